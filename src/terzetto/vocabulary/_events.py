@@ -1,0 +1,369 @@
+"""Session events: the facts a log is made of.
+
+An `Event` is an envelope around one payload. Payload classes are a closed union
+(`EventData`) plus `Extension`, through which extras add their own. Their JSON
+names live beside the codec (`session/_codec.py`).
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+from attrs import field, frozen
+
+from ._json import EMPTY_OBJECT, JsonObject, clean_text, freeze_object
+from ._messages import (
+    AssistantMessage,
+    CallId,
+    DeveloperMessage,
+    InboxTarget,
+    SessionId,
+    SystemMessage,
+    UserMessage,
+    clean_call_id,
+)
+from ._request import HeaderReason, ModelSelection, RequestHeader
+from ._stream import Failure, StreamChunk, Usage
+
+
+@frozen
+class TurnStart:
+    turn: int
+
+
+@frozen
+class UserCause:
+    """Somebody asked for the stop."""
+
+
+@frozen
+class ParentCause:
+    """The parent's turn or agent was torn down."""
+
+
+@frozen
+class DisposedCause:
+    """The agent, its engine or its host ended."""
+
+
+@frozen
+class HookCause:
+    """A policy asked for the stop."""
+
+    reason: str = field(converter=clean_text)
+
+
+@frozen
+class LegacyCause:
+    """Only in imported logs."""
+
+
+CancelCause: TypeAlias = UserCause | ParentCause | DisposedCause | HookCause | LegacyCause
+
+
+@frozen
+class Completed:
+    pass
+
+
+@frozen
+class Blocked:
+    """`pre_step` rejected the batch."""
+
+
+@frozen
+class Aborted:
+    cause: CancelCause
+
+
+@frozen
+class Failed:
+    error: Failure
+
+
+@frozen
+class EndedAtMaxTokens:
+    pass
+
+
+@frozen
+class Interrupted:
+    """Written by crash recovery only."""
+
+
+TurnEnding: TypeAlias = Completed | Blocked | Aborted | Failed | EndedAtMaxTokens | Interrupted
+
+
+@frozen
+class TurnEnd:
+    turn: int
+    ending: TurnEnding
+
+
+@frozen
+class StepStart:
+    turn: int
+    step: int
+
+
+@frozen
+class StepEnd:
+    turn: int
+    step: int
+
+
+@frozen
+class UserMessageEvent:
+    message: UserMessage
+
+
+@frozen
+class SystemMessageEvent:
+    turn: int
+    step: int
+    message: SystemMessage
+
+
+@frozen
+class DeveloperMessageEvent:
+    """*header_seq* is the header that declares the added tools."""
+
+    turn: int
+    step: int
+    message: DeveloperMessage
+    header_seq: int | None = None
+
+
+@frozen
+class AssistantChunk:
+    turn: int
+    step: int
+    chunk: StreamChunk
+
+
+@frozen
+class AssistantMessageEvent:
+    """*interrupted* marks a delivered prefix. The event's sources cite its chunks."""
+
+    turn: int
+    step: int
+    message: AssistantMessage
+    usage: Usage | None = None
+    interrupted: bool = False
+
+
+@frozen
+class ToolCallEvent:
+    """The call is about to run; written before its pre-execute listeners."""
+
+    turn: int
+    step: int
+    call_id: CallId = field(converter=clean_call_id)
+    name: str = field(converter=clean_text)
+    arguments: str = field(converter=clean_text)
+
+
+@frozen
+class ToolErrorInfo:
+    """Who failed and how; *code* is stable."""
+
+    name: str = field(converter=clean_text)
+    code: str = field(converter=clean_text)
+
+
+@frozen
+class ToolResultEvent:
+    turn: int
+    step: int
+    message: UserMessage
+    error: ToolErrorInfo | None = None
+
+
+@frozen
+class RequestHeaderEvent:
+    header: RequestHeader
+    reason: HeaderReason
+    starts_series: bool = False
+
+
+@frozen
+class RequestContextEvent:
+    provider: str
+    model: str
+    context_window: int | None = None
+    system_prompt_update: Literal["in-history"] | None = None
+
+
+@frozen
+class InboxSpliced:
+    """One normalised edit of a pending list, in standard splice coordinates.
+
+    A removal without *outcome* is a claim by the driver.
+    """
+
+    target: InboxTarget
+    start: int
+    removed_count: int = 0
+    inserted: tuple[UserMessage, ...] = ()
+    outcome: Literal["canceled"] | None = None
+
+
+@frozen
+class EndSeed:
+    """What follows was made by this session; *inherited* marks a fork's seed."""
+
+    inherited: bool = False
+
+
+@frozen
+class ModelSelected:
+    selection: ModelSelection
+
+
+@frozen(kw_only=True)
+class LlmRetry:
+    """A retry was decided; written before the wait."""
+
+    turn: int
+    step: int
+    retry_id: str
+    attempt: int
+    delay_ms: int
+    failure: Failure
+
+
+@frozen(kw_only=True)
+class LlmRetryStarted:
+    turn: int
+    step: int
+    retry_id: str
+
+
+@frozen
+class CompactionStart:
+    id: str
+
+
+@frozen
+class CompactionSummary:
+    id: str
+    text: str = field(converter=clean_text)
+
+
+@frozen
+class CompactionEnd:
+    id: str
+    outcome: Literal["completed", "failed", "canceled"] = "completed"
+
+
+@frozen
+class Extension:
+    """A fact of an extra, under a type name of its own.
+
+    A reader that does not know *name* refuses the log unless the event is ignorable.
+    """
+
+    name: str = field(converter=clean_text)
+    data: JsonObject = field(default=EMPTY_OBJECT, converter=freeze_object)
+
+
+EventData: TypeAlias = (
+    TurnStart
+    | TurnEnd
+    | StepStart
+    | StepEnd
+    | UserMessageEvent
+    | SystemMessageEvent
+    | DeveloperMessageEvent
+    | AssistantChunk
+    | AssistantMessageEvent
+    | ToolCallEvent
+    | ToolResultEvent
+    | RequestHeaderEvent
+    | RequestContextEvent
+    | InboxSpliced
+    | EndSeed
+    | ModelSelected
+    | LlmRetry
+    | LlmRetryStarted
+    | CompactionStart
+    | CompactionSummary
+    | CompactionEnd
+    | Extension
+)
+
+SurfaceData: TypeAlias = (
+    UserMessageEvent
+    | SystemMessageEvent
+    | DeveloperMessageEvent
+    | AssistantMessageEvent
+    | ToolResultEvent
+)
+"""Payloads that are nodes of the surface, which the model sees."""
+SURFACE_TYPES = (
+    UserMessageEvent,
+    SystemMessageEvent,
+    DeveloperMessageEvent,
+    AssistantMessageEvent,
+    ToolResultEvent,
+)
+
+
+@frozen
+class Append:
+    """The node goes to the end of the surface."""
+
+
+@frozen
+class Replace:
+    """The node takes the place of the nodes *start* to *end*, both included (seqs)."""
+
+    start: int
+    end: int
+
+
+SurfaceOp: TypeAlias = Append | Replace
+APPEND = Append()
+
+
+@frozen
+class Draft:
+    """An event not yet numbered: what appending turns into an `Event`."""
+
+    data: EventData
+    surface_op: SurfaceOp | None = None
+    sources: tuple[int, ...] | None = None
+    ignorable: bool = False
+
+
+@frozen
+class Event:
+    """One immutable entry of a log.
+
+    *time_ms* is integer milliseconds since the epoch; *sources* cites earlier events
+    by seq (absent and empty differ: an empty stream cites an empty list).
+    """
+
+    seq: int
+    time_ms: int
+    data: EventData
+    surface_op: SurfaceOp | None = None
+    sources: tuple[int, ...] | None = None
+    ignorable: bool = False
+
+
+@frozen(kw_only=True)
+class SessionHeader:
+    """The identity of a session, stored before its first event.
+
+    *seed_length* counts the inherited events of a fork, *parent_id* names its source.
+    """
+
+    id: SessionId
+    created_ms: int
+    format_version: int = 1
+    cwd: str | None = None
+    parent_id: SessionId | None = None
+    seed_length: int = 0
+    durability: Literal["lazy", "step", "each"] = "step"
+    meta: JsonObject = field(default=EMPTY_OBJECT, converter=freeze_object)

@@ -1,0 +1,261 @@
+"""Stream chunks, finish reasons, usage, failures; and the assembler of blocks.
+
+`BlockAssembler` is fed chunk by chunk and read without waiting. It costs time
+proportional to the text it was fed, however small the pieces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, TypeAlias
+
+from attrs import define, field, frozen
+from attrs.converters import optional
+
+from ._json import JsonObject, JsonValue, clean_text, freeze_json
+from ._messages import (
+    AssistantBlock,
+    CallId,
+    ReasoningBlock,
+    TextBlock,
+    ToolCallBlock,
+    clean_call_id,
+)
+from ._texts import UNKNOWN
+
+BlockType: TypeAlias = Literal["text", "reasoning", "tool-call"]
+
+
+@frozen(kw_only=True)
+class Usage:
+    """Tokens of one request. Absent means the provider did not say."""
+
+    input_tokens: int
+    output_tokens: int
+    cache_read_tokens: int | None = None
+    cache_write_tokens: int | None = None
+    reasoning_tokens: int | None = None
+
+
+@frozen(kw_only=True)
+class Failure:
+    """What a provider or the transport reported. Route on *code*."""
+
+    message: str = field(converter=clean_text)
+    code: str = UNKNOWN
+    status: int | None = None
+    provider_retry_after_ms: int | None = None
+    request_id: str | None = None
+
+
+@frozen
+class Stop:
+    """The model ended its answer."""
+
+
+@frozen
+class ToolCalls:
+    """The model waits for tools; the blocks decide, not this reason."""
+
+
+@frozen
+class MaxTokens:
+    """The output limit cut the answer."""
+
+
+@frozen
+class ErrorFinish:
+    failure: Failure
+
+
+@frozen
+class AbortedFinish:
+    """The provider says that it aborted."""
+
+    failure: Failure
+
+
+FinishReason: TypeAlias = Stop | ToolCalls | MaxTokens | ErrorFinish | AbortedFinish
+
+
+@frozen
+class BlockStart:
+    index: int
+    block_type: BlockType
+
+
+@frozen
+class TextDelta:
+    index: int
+    text: str = field(converter=clean_text)
+
+
+@frozen
+class ReasoningDelta:
+    index: int
+    text: str = field(converter=clean_text)
+
+
+@frozen
+class ToolCallDelta:
+    index: int
+    id: CallId = field(converter=clean_call_id)
+    arguments_delta: str = field(converter=clean_text)
+    name: str | None = field(default=None, converter=optional(clean_text))
+
+
+@frozen
+class BlockEnd:
+    """The authoritative block; later deltas and ends of its index are ignored."""
+
+    index: int
+    block: AssistantBlock
+
+
+@frozen
+class UsageChunk:
+    usage: Usage
+
+
+@frozen
+class Finish:
+    reason: FinishReason
+    replay_state: JsonValue = field(default=None, converter=freeze_json)
+
+
+StreamChunk: TypeAlias = (
+    BlockStart | TextDelta | ReasoningDelta | ToolCallDelta | BlockEnd | UsageChunk | Finish
+)
+
+
+def is_complete(reason: FinishReason) -> bool:
+    """Whether *reason* ends an attempt with an answer rather than a failure."""
+    return isinstance(reason, (Stop, ToolCalls, MaxTokens))
+
+
+@define(eq=False)
+class _Building:
+    kind: BlockType
+    parts: list[str] = field(factory=list)
+    call_id: CallId = CallId("")
+    name: str = ""
+    ended: AssistantBlock | None = None
+
+    def block(self) -> AssistantBlock:
+        if self.ended is not None:
+            return self.ended
+        text = "".join(self.parts)
+        match self.kind:
+            case "text":
+                return TextBlock(text)
+            case "reasoning":
+                return ReasoningBlock(text)
+            case "tool-call":
+                return ToolCallBlock(self.call_id, self.name, text)
+
+
+@frozen(kw_only=True)
+class Assembled:
+    """The content of one attempt."""
+
+    content: tuple[AssistantBlock, ...]
+    usage: Usage | None
+    replay_state: JsonValue
+
+
+@define(eq=False)
+class BlockAssembler:
+    """Blocks of one attempt, in order of first appearance.
+
+    Deltas open their block when no start came; deltas and ends after a block's
+    end change nothing. The last `Finish` and the last usage win.
+    """
+
+    finish: Finish | None = None
+    usage: Usage | None = None
+    _blocks: dict[int, _Building] = field(factory=dict)
+
+    def push(self, chunk: StreamChunk) -> None:
+        match chunk:
+            case TextDelta(index=index, text=text):
+                self._append(index, "text", text)
+            case ReasoningDelta(index=index, text=text):
+                self._append(index, "reasoning", text)
+            case ToolCallDelta():
+                block = self._append(chunk.index, "tool-call", chunk.arguments_delta)
+                # Continuations repeat or blank the identity; the first real one stands.
+                block.call_id = block.call_id or chunk.id
+                block.name = block.name or chunk.name or ""
+            case BlockStart(index=index, block_type=kind):
+                self._open(index, kind)
+            case BlockEnd(index=index, block=ended):
+                block = self._open(index, _kind_of(ended))
+                if block.ended is None:
+                    block.ended = ended
+            case UsageChunk(usage=usage):
+                self.usage = usage
+            case Finish():
+                self.finish = chunk
+
+    def assembled(self) -> Assembled:
+        """The complete answer. A max-tokens finish drops every tool call (C110)."""
+        blocks = [building.block() for building in self._blocks.values()]
+        state = self.finish.replay_state if self.finish else None
+        if self.finish and isinstance(self.finish.reason, MaxTokens):
+            kept = [not isinstance(block, ToolCallBlock) for block in blocks]
+            state = _prune(state, kept)
+            blocks = [block for block, keep in zip(blocks, kept, strict=True) if keep]
+        return Assembled(content=tuple(blocks), usage=self.usage, replay_state=state)
+
+    def delivered_prefix(self) -> Assembled | None:
+        """The non-blank text and reasoning so far, or None; never half a call."""
+        blocks = [building.block() for building in self._blocks.values()]
+        kept = [isinstance(b, (TextBlock, ReasoningBlock)) and bool(b.text.strip()) for b in blocks]
+        if not any(kept):
+            return None
+        state = _prune(self.finish.replay_state, kept) if self.finish else None
+        content = tuple(block for block, keep in zip(blocks, kept, strict=True) if keep)
+        return Assembled(content=content, usage=self.usage, replay_state=state)
+
+    def _open(self, index: int, kind: BlockType) -> _Building:
+        block = self._blocks.get(index)
+        if block is None:
+            block = self._blocks[index] = _Building(kind)
+        return block
+
+    def _append(self, index: int, kind: BlockType, text: str) -> _Building:
+        block = self._open(index, kind)
+        if block.kind == kind:
+            block.parts.append(text)
+        return block
+
+
+def _kind_of(block: AssistantBlock) -> BlockType:
+    match block:
+        case TextBlock():
+            return "text"
+        case ReasoningBlock():
+            return "reasoning"
+        case ToolCallBlock():
+            return "tool-call"
+
+
+def _prune(state: JsonValue, kept: Sequence[bool]) -> JsonValue:
+    """Drop the entries of *state*'s ``blocks`` whose block was dropped (C111)."""
+    if not isinstance(state, JsonObject):
+        return state
+    entries = state.get("blocks")
+    if not isinstance(entries, tuple) or len(entries) != len(kept):
+        return state
+    pruned = tuple(entry for entry, keep in zip(entries, kept, strict=True) if keep)
+    return JsonObject({**state, "blocks": pruned})
+
+
+def assemble(chunks: Sequence[StreamChunk]) -> BlockAssembler:
+    """An assembler fed with *chunks*."""
+    assembler = BlockAssembler()
+    for chunk in chunks:
+        assembler.push(chunk)
+    return assembler
+
+
