@@ -1,0 +1,209 @@
+"""Hooks: typed points where others observe or intercept work; scopes that own them.
+
+Three kinds of dispatch (C156):
+
+- `Notification`: plain functions, called in order, each one's failure contained;
+- `Serial`: async functions, awaited in order, a failure stops the rest;
+- `Waterfall`: async functions around a decision, each given the value and ``proceed``.
+
+Dispatch without listeners awaits nothing. A hook of an inner scope has the outer
+scope's hook as its parent: listeners of the outer scope come first and see the work
+of every inner scope, never the reverse (C40, C41).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Generic, Protocol, Self, TypeAlias, TypeVar
+
+from attrs import define, field
+
+from .vocabulary import InvalidValue, ScopeClosed, chain_text
+
+logger = logging.getLogger("terzetto")
+
+V = TypeVar("V")
+D = TypeVar("D")
+L = TypeVar("L")
+V_contra = TypeVar("V_contra", contravariant=True)
+D_co = TypeVar("D_co", covariant=True)
+
+
+@define(eq=False)
+class Registration:
+    """Something registered. Leave its block, call `remove`, or let its scope end."""
+
+    _undo: Callable[[], None] | None = field(repr=False)
+
+    @property
+    def active(self) -> bool:
+        return self._undo is not None
+
+    def remove(self) -> None:
+        """Undo the registration. A second call does nothing."""
+        undo, self._undo = self._undo, None
+        if undo is not None:
+            undo()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.remove()
+
+
+@define(eq=False)
+class _Point(Generic[L]):
+    """What the three kinds share: a name, listeners in order, a parent."""
+
+    name: str
+    parent: Self | None = None
+    _listeners: tuple[L, ...] = ()
+    _closed: bool = False
+
+    def listen(self, listener: L) -> Registration:
+        """Add *listener* after those there are. Raises `ScopeClosed` after the end."""
+        if self._closed:
+            raise ScopeClosed(f"{self.name}: its scope has ended, nothing can be registered on it")
+        if not callable(listener):
+            raise InvalidValue(f"{self.name}: expected a function, got {listener!r}")
+        entry = (listener,)
+        self._listeners += entry
+
+        def undo() -> None:
+            kept = list(self._listeners)
+            for index, known in enumerate(kept):
+                if known is listener:
+                    del kept[index]
+                    break
+            self._listeners = tuple(kept)
+
+        return Registration(undo)
+
+    def close(self) -> None:
+        """Drop every listener and refuse new ones."""
+        self._closed = True
+        self._listeners = ()
+
+    def listeners(self) -> tuple[L, ...]:
+        """All that a dispatch would call, outermost scope first."""
+        if self.parent is None:
+            return self._listeners
+        return self.parent.listeners() + self._listeners
+
+    def __bool__(self) -> bool:
+        return bool(self._listeners) or (self.parent is not None and bool(self.parent))
+
+
+# The engine gives these two back the KeyboardInterrupt that its own frames hold off:
+# a listener is somebody else's code and must stay interruptible.
+def call_listener(listener: Callable[[V], None], value: V) -> None:
+    """Call a plain listener."""
+    listener(value)
+
+
+async def await_listener(awaitable: Awaitable[D]) -> D:
+    """Await an async listener."""
+    return await awaitable
+
+
+class Notification(_Point[Callable[[V], None]], Generic[V]):
+    """Observers. Their return value is ignored, their exceptions are logged and contained."""
+
+    def notify(self, value: V) -> None:
+        for listener in self.listeners():
+            try:
+                call_listener(listener, value)
+            except Exception as error:  # a listener: somebody else's code
+                logger.error("%s listener failed: %s", self.name, chain_text(error))
+
+
+class Serial(_Point[Callable[[V], Awaitable[None]]], Generic[V]):
+    """Async listeners awaited one after the other; one that raises ends the dispatch."""
+
+    async def run(self, value: V) -> None:
+        for listener in self.listeners():
+            await await_listener(listener(value))
+
+
+class Proceed(Protocol[V_contra, D_co]):
+    """The rest of a waterfall. Without an argument the value goes on unchanged."""
+
+    def __call__(self, value: V_contra = ..., /) -> Awaitable[D_co]: ...
+
+
+Around: TypeAlias = Callable[[V, Proceed[V, D]], Awaitable[D]]
+
+
+class Waterfall(_Point[Callable[[V, Proceed[V, D]], Awaitable[D]]], Generic[V, D]):
+    """Listeners around a decision, outermost first.
+
+    A listener is ``async def f(value, proceed)``: ``await proceed()`` or
+    ``proceed(changed)`` gives the inner decision; returning without it short-circuits.
+    """
+
+    async def run(self, value: V, final: Callable[[V], Awaitable[D]]) -> D:
+        """The decision about *value*; *final* is the innermost one."""
+        listeners = self.listeners()
+        if not listeners:
+            return await final(value)
+        return await _Call(listeners, final).step(0, value)
+
+
+_SAME = object()
+
+
+@define(eq=False)
+class _Call(Generic[V, D]):
+    """One dispatch of a waterfall."""
+
+    _listeners: tuple[Callable[[V, Proceed[V, D]], Awaitable[D]], ...]
+    _final: Callable[[V], Awaitable[D]]
+
+    async def step(self, index: int, value: V) -> D:
+        if index == len(self._listeners):
+            return await self._final(value)
+
+        def proceed(changed: V | object = _SAME, /) -> Awaitable[D]:
+            return self.step(index + 1, value if changed is _SAME else changed)  # type: ignore[arg-type]
+
+        return await await_listener(self._listeners[index](value, proceed))
+
+
+@define(eq=False)
+class Scope:
+    """A lifetime for registrations: what it registers ends with it, in reverse order.
+
+    Visibility and lifetime are one thing (C38): an inner scope sees what its parents
+    register. Closing is idempotent; afterwards nothing can be registered.
+    """
+
+    name: str
+    parent: Scope | None = None
+    closed: bool = False
+    _owned: list[Registration] = field(factory=list)
+
+    def own(self, registration: Registration) -> Registration:
+        """Remove *registration* when this scope ends."""
+        self.check_open()
+        # A long-lived scope with short registrations must not collect dead ones.
+        if len(self._owned) > 64:
+            self._owned = [kept for kept in self._owned if kept.active]
+        self._owned.append(registration)
+        return registration
+
+    def check_open(self) -> None:
+        if self.closed:
+            raise ScopeClosed(f"{self.name} has ended; nothing can be registered on it")
+
+    def close(self) -> None:
+        self.closed = True
+        while self._owned:
+            self._owned.pop().remove()

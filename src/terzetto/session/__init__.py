@@ -1,0 +1,28 @@
+"""Floor 1: what happened, and what follows from it. Nothing here names Trio."""
+
+from ._inbox import TARGETS as TARGETS, Inbox as Inbox, PendingInput as PendingInput
+from ._log import (
+    Bell as Bell,
+    EventLog as EventLog,
+    Follower as Follower,
+    Session as Session,
+    fork_prefix as fork_prefix,
+    last_ending as last_ending,
+    replay as replay,
+)
+from ._order import OwedCall as OwedCall, Place as Place
+from ._recovery import (
+    CRASH as CRASH,
+    Closing as Closing,
+    NewId as NewId,
+    answer_draft as answer_draft,
+    closers as closers,
+)
+from ._surface import (
+    Folds as Folds,
+    Messages as Messages,
+    Node as Node,
+    Surface as Surface,
+    is_snapshot as is_snapshot,
+)
+from ._views import AgentStatus as AgentStatus, AgentView as AgentView

@@ -1,0 +1,356 @@
+"""Session: one append-only log with its identity, and everything folded from it.
+
+Appending is synchronous: an event is judged, folded, handed to the store's buffer
+and shown to observers before `append` returns, with no checkpoint. So interrupted
+work is recorded without shields. What is durable is the store's affair.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Protocol, overload
+
+from attrs import define, field
+
+from ..hooks import Notification, Registration
+from ..vocabulary import (
+    SURFACE_TYPES,
+    Append,
+    Draft,
+    Event,
+    EventData,
+    Extension,
+    ForkError,
+    InvalidValue,
+    MessageId,
+    ReentrantAppend,
+    Replace,
+    SessionHeader,
+    SessionId,
+    TurnEnd,
+    UserMessage,
+    UserMessageEvent,
+    WrongThread,
+    freeze_object,
+    new_message_id,
+)
+from ._inbox import PendingInput
+from ._order import Place
+from ._surface import Folds, Messages, Surface
+
+RESERVED = (
+    "turn/",
+    "step/",
+    "user/",
+    "system/",
+    "developer/",
+    "assistant/",
+    "tool/",
+    "request/",
+    "agent/",
+    "session/",
+    "llm/",
+    "compaction/",
+    "model/",
+)
+_SURFACE = frozenset(SURFACE_TYPES)
+
+
+class Bell(Protocol):
+    """Wakes who waits for the log to grow. Floor 2 and up bring Trio's."""
+
+    def ring(self) -> None: ...
+
+    async def wait(self) -> None: ...
+
+
+class SilentBell:
+    """For logs that nobody follows."""
+
+    def ring(self) -> None:
+        return None
+
+    async def wait(self) -> None:
+        raise InvalidValue("this session is not live; read its events instead")
+
+
+class EventLog(Sequence[Event]):
+    """A read-only view of a session's events; it grows with the log."""
+
+    __slots__ = ("_events",)
+
+    def __init__(self, events: list[Event]) -> None:
+        self._events = events
+
+    def __len__(self) -> int:
+        return len(self._events)
+
+    @overload
+    def __getitem__(self, index: int) -> Event: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Event]: ...
+    def __getitem__(self, index: int | slice) -> Event | list[Event]:
+        return self._events[index]
+
+    def __repr__(self) -> str:
+        return f"<EventLog: {len(self._events)} events>"
+
+
+def _no_sink(event: Event) -> None:
+    return None
+
+
+def _never_durable() -> int:
+    return -1
+
+
+@define(eq=False)
+class Session:
+    """One log. Only its agent appends; users have `record` and `replace`.
+
+    *now_ms* gives integer milliseconds, *new_id* message ids; both are injected so
+    that seeded runs are byte-identical.
+    """
+
+    header: SessionHeader
+    now_ms: Callable[[], int] = field(repr=False)
+    new_id: Callable[[], MessageId] = field(default=new_message_id, repr=False)
+    bell: Bell = field(factory=SilentBell, repr=False)
+    place: Place = field(factory=Place, init=False, repr=False)
+    surface: Surface = field(factory=Surface, init=False, repr=False)
+    folds: Folds = field(factory=Folds, init=False, repr=False)
+    pending: PendingInput = field(factory=PendingInput, init=False, repr=False)
+    sink: Callable[[Event], None] = field(default=_no_sink, init=False, repr=False)
+    durable: Callable[[], int] = field(default=_never_durable, init=False, repr=False)
+    reader: Callable[[int, int], Awaitable[list[Event]]] | None = field(
+        default=None, init=False, repr=False
+    )
+    observers: Notification[Event] = field(init=False, repr=False)
+    attached: bool = field(default=True, init=False)
+    _events: list[Event] = field(factory=list, init=False, repr=False)
+    _thread: int = field(factory=threading.get_ident, init=False, repr=False)
+    _publishing: bool = field(default=False, init=False, repr=False)
+    _deferred: list[Callable[[], None]] = field(factory=list, init=False, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.observers = Notification("session observer")
+
+    @property
+    def id(self) -> SessionId:
+        return self.header.id
+
+    @property
+    def events(self) -> EventLog:
+        """Every event in memory, by seq."""
+        return EventLog(self._events)
+
+    @property
+    def durable_seq(self) -> int:
+        """The seq of the last event the store has, -1 for none."""
+        return self.durable()
+
+    def history(self) -> Messages:
+        """The messages the model sees, as an immutable view of this moment."""
+        return self.surface.history()
+
+    # --- appending ---------------------------------------------------------------------
+
+    def append(
+        self,
+        data: EventData,
+        surface_op: Append | Replace | None = None,
+        sources: tuple[int, ...] | None = None,
+        ignorable: bool = False,
+    ) -> Event:
+        """Append one event and return it. Nothing changes when it is refused.
+
+        Raises:
+            IllegalEvent: The order, the surface or the inbox does not allow it.
+            ReentrantAppend: Called from inside an observer of an append.
+            WrongThread: Called outside the session's thread.
+        """
+        if self._publishing:
+            raise ReentrantAppend(
+                f"cannot append {type(data).__name__} from inside an observer of an append; "
+                "do it after the append returned"
+            )
+        if threading.get_ident() != self._thread:
+            raise WrongThread("a session is appended to from its Trio thread only")
+        time_ms = max(self.now_ms(), self.place.last_time_ms)
+        event = Event(self.place.next_seq, time_ms, data, surface_op, sources, ignorable)
+        self._take(event)
+        self.sink(event)
+        self._publish(event)
+        return event
+
+    def append_draft(self, draft: Draft, time_ms: int | None = None) -> Event:
+        """Append *draft*; with *time_ms* (repair) at that time and unseen by observers."""
+        if time_ms is None:
+            return self.append(draft.data, draft.surface_op, draft.sources, draft.ignorable)
+        event = Event(
+            self.place.next_seq,
+            time_ms,
+            draft.data,
+            draft.surface_op,
+            draft.sources,
+            draft.ignorable,
+        )
+        self._take(event)
+        self.sink(event)
+        return event
+
+    def _take(self, event: Event) -> None:
+        self.place.judge(event)
+        if event.surface_op is not None or event.sources or type(event.data) in _SURFACE:
+            self.surface.judge(event)
+        self.pending.judge(event)
+        self.place.move(event)
+        self.surface.move(event)
+        self.folds.move(event)
+        self.pending.move(event, self.place.open_turn is not None)
+        self._events.append(event)
+
+    def _publish(self, event: Event) -> None:
+        try:
+            if self.observers:
+                self._publishing = True
+                self.observers.notify(event)
+        finally:
+            self._publishing = False
+            self.bell.ring()
+            while self._deferred:
+                self._deferred.pop(0)()
+
+    def after_append(self, action: Callable[[], None]) -> None:
+        """Run *action* now, or when the append in progress has returned."""
+        if self._publishing:
+            self._deferred.append(action)
+        else:
+            action()
+
+    # --- for users ---------------------------------------------------------------------
+
+    def observe(self, observer: Callable[[Event], None]) -> Registration:
+        """Call *observer* with every event, inside the append. Its failures are contained.
+
+        It may not append (`ReentrantAppend`); to react, follow the log from a task.
+        """
+        return self.observers.listen(observer)
+
+    def record(self, name: str, data: dict[str, object], *, ignorable: bool = False) -> Event:
+        """Append an event of your own type *name*, with a JSON object as its data.
+
+        Raises `InvalidValue` for a reserved name or data that is not lossless JSON.
+        """
+        if not name or name.startswith(RESERVED):
+            raise InvalidValue(f"name: expected one of your own like 'my-app/note', got {name!r}")
+        return self.append(Extension(name, freeze_object(data)), ignorable=ignorable)
+
+    def replace(self, start: int, end: int, messages: Sequence[UserMessage]) -> list[Event]:
+        """Replace the surface nodes *start* to *end* (seqs, both included) by *messages*.
+
+        At most as many messages as nodes; the last takes the rest of the range. The
+        replaced events stay in the log. The next request starts a new series.
+        """
+        nodes = self.surface.span(start, end)
+        if nodes is None:
+            raise InvalidValue(f"replace: {start}..{end} is no range of the surface")
+        if not 0 < len(messages) <= len(nodes):
+            raise InvalidValue(
+                f"replace: expected 1 to {len(nodes)} messages for {len(nodes)} nodes, "
+                f"got {len(messages)}"
+            )
+        seqs = [node.seq for node in nodes]
+        events = []
+        for index, message in enumerate(messages):
+            last = index == len(messages) - 1
+            part = tuple(seqs[index:] if last else seqs[index : index + 1])
+            op = Replace(part[0], part[-1])
+            events.append(self.append(UserMessageEvent(message), op, part))
+        return events
+
+    async def read(self, start: int = 0, stop: int | None = None) -> list[Event]:
+        """Events *start* to before *stop*, from memory or from the store."""
+        stop = len(self._events) if stop is None else min(stop, len(self._events))
+        return self._events[start:stop]
+
+    def follow(self, from_seq: int = 0, *, durable: bool = False) -> Follower:
+        """An async iterator over the events from *from_seq* on, past and to come.
+
+        Ends when the session is detached. There is nothing to close, and a slow reader
+        holds nobody up. With *durable* an event comes once the store has it.
+        """
+        if from_seq < 0:
+            raise InvalidValue(f"from_seq: expected 0 or more, got {from_seq}")
+        return Follower(self, from_seq, durable)
+
+    def detach(self) -> None:
+        """End every `follow`. What is in memory stays readable."""
+        self.attached = False
+        self.observers.close()
+        self.bell.ring()
+
+
+@define(eq=False)
+class Follower:
+    """One reader's position in a log."""
+
+    _session: Session
+    _next: int
+    _durable: bool
+
+    def __aiter__(self) -> Follower:
+        return self
+
+    async def __anext__(self) -> Event:
+        session = self._session
+        while True:
+            end = session.durable_seq + 1 if self._durable else len(session.events)
+            if self._next < end:
+                event = session.events[self._next]
+                self._next += 1
+                return event
+            if not session.attached:
+                raise StopAsyncIteration
+            await session.bell.wait()
+
+
+def replay(session: Session, events: Iterable[Event]) -> None:
+    """Load *events* into an empty session, judging each; none is shown to observers.
+
+    Raises `IllegalEvent` with the seq of the first event that cannot stand where it is.
+    """
+    session.place.strict = False
+    try:
+        for event in events:
+            session._take(event)
+    finally:
+        session.place.strict = True
+
+
+def fork_prefix(events: Sequence[Event], boundary: int | None = None) -> list[Event]:
+    """The events before *boundary* (default: all), for a fork's seed.
+
+    Raises `ForkError`: ``INVALID_BOUNDARY`` outside the log, ``OPEN_TURN`` inside a turn.
+    """
+    stop = len(events) if boundary is None else boundary
+    if not 0 <= stop <= len(events):
+        raise ForkError("INVALID_BOUNDARY", f"boundary: expected 0..{len(events)}, got {stop}")
+    prefix = list(events[:stop])
+    place = Place(strict=False)
+    for event in prefix:
+        place.move(event)
+    if place.open_turn is not None:
+        raise ForkError(
+            "OPEN_TURN", f"event {stop} is inside turn {place.open_turn}; fork at a turn's end"
+        )
+    return prefix
+
+
+def last_ending(session: Session) -> TurnEnd | None:
+    """The latest `turn/end`, or None."""
+    for event in reversed(session.events):
+        if isinstance(event.data, TurnEnd):
+            return event.data
+    return None

@@ -1,0 +1,224 @@
+"""The surface: ordered events the model sees; and what is folded from the log.
+
+A replacement shadows a range of nodes; nothing is deleted. `Messages` is an O(1)
+immutable view of the derived history, so a step costs the same at step 5 and at
+step 5,000: the list under it only grows, and a replacement starts a new one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import overload
+
+from attrs import define, field, frozen
+
+from ..vocabulary import (
+    SURFACE_TYPES,
+    Append,
+    Event,
+    EventData,
+    IllegalEvent,
+    Message,
+    ModelSelected,
+    ModelSelection,
+    PluginSource,
+    Replace,
+    RequestContextEvent,
+    RequestHeader,
+    RequestHeaderEvent,
+    SurfaceData,
+    SystemMessage,
+    ToolHistory,
+    ToolResultBlock,
+    ToolResultEvent,
+    ToolSchema,
+    UserMessage,
+    texts,
+)
+
+
+class Messages(Sequence[Message]):
+    """The derived history at one moment; later events do not change it."""
+
+    __slots__ = ("_items", "_length")
+
+    def __init__(self, items: list[Message], length: int) -> None:
+        self._items = items
+        self._length = length
+
+    def __len__(self) -> int:
+        return self._length
+
+    @overload
+    def __getitem__(self, index: int) -> Message: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Message, ...]: ...
+    def __getitem__(self, index: int | slice) -> Message | tuple[Message, ...]:
+        if isinstance(index, slice):
+            return tuple(self._items[i] for i in range(*index.indices(self._length)))
+        if not -self._length <= index < self._length:
+            raise IndexError(index)
+        return self._items[index if index >= 0 else index + self._length]
+
+    def __iter__(self) -> Iterator[Message]:
+        items = self._items
+        return (items[i] for i in range(self._length))
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, (Messages, list, tuple)):
+            return len(self) == len(other) and all(a == b for a, b in zip(self, other, strict=True))
+        return NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]  # equal to lists, like a list
+
+    def __repr__(self) -> str:
+        return f"<Messages: {self._length}>"
+
+
+@frozen
+class Node:
+    """One node of the surface."""
+
+    seq: int
+    data: SurfaceData
+
+    @property
+    def message(self) -> Message:
+        return self.data.message
+
+
+def is_snapshot(message: Message) -> bool:
+    """Whether *message* is a runtime-context snapshot of ours, or the cleared marker."""
+    return (
+        isinstance(message, UserMessage)
+        and isinstance(message.source, PluginSource)
+        and message.source.plugin == texts.SYSTEM_PROMPT_PLUGIN
+    )
+
+
+@define(eq=False)
+class Surface:
+    """Nodes in order, and the history derived from them.
+
+    *generation* counts replacements: a request after one starts a new series (C96).
+    """
+
+    nodes: list[Node] = field(factory=list)
+    generation: int = 0
+    system: list[Node] = field(factory=list)
+    snapshots: list[Node] = field(factory=list)
+    _positions: dict[int, int] = field(factory=dict)
+    _messages: list[Message] = field(factory=list)
+
+    def history(self) -> Messages:
+        """The messages the model sees now; nodes with empty content are left out."""
+        return Messages(self._messages, len(self._messages))
+
+    def span(self, start: int, end: int) -> list[Node] | None:
+        """The nodes from seq *start* to seq *end*, or None if they are no range."""
+        first, last = self._positions.get(start), self._positions.get(end)
+        if first is None or last is None or first > last:
+            return None
+        return self.nodes[first : last + 1]
+
+    def judge(self, event: Event) -> None:
+        """Raise `IllegalEvent` unless the event's surface operation is possible."""
+        on_surface = isinstance(event.data, SURFACE_TYPES)
+        name = type(event.data).__name__
+        match event.surface_op:
+            case None:
+                if on_surface:
+                    raise IllegalEvent(event.seq, name, "a surface operation")
+            case Append():
+                if not on_surface:
+                    raise IllegalEvent(event.seq, name, "no surface operation")
+            case Replace(start=start, end=end):
+                if not on_surface:
+                    raise IllegalEvent(event.seq, name, "no surface operation")
+                self._judge_replace(event, start, end)
+        if event.sources and not all(0 <= seq < event.seq for seq in event.sources):
+            raise IllegalEvent(event.seq, name, "sources that are earlier events")
+
+    def _judge_replace(self, event: Event, start: int, end: int) -> None:
+        what = f"a replacement of {start}..{end}"
+        shadowed = self.span(start, end)
+        if shadowed is None:
+            raise IllegalEvent(event.seq, what, "a range of nodes that are on the surface")
+        missing = {node.seq for node in shadowed} - set(event.sources or ())
+        if missing:
+            raise IllegalEvent(
+                event.seq, what, f"sources that cite every shadowed node, {sorted(missing)} too"
+            )
+        if isinstance(event.data, ToolResultEvent):
+            old = shadowed[0].data
+            if len(shadowed) != 1 or not isinstance(old, ToolResultEvent):
+                raise IllegalEvent(event.seq, what, "exactly one tool result to replace")
+            if _identity(old) != _identity(event.data):
+                raise IllegalEvent(event.seq, what, "a tool result that differs in content only")
+
+    def move(self, event: Event) -> None:
+        """Take *event*, which `judge` let pass."""
+        op = event.surface_op
+        if op is None:
+            return
+        assert isinstance(event.data, SURFACE_TYPES)
+        node = Node(event.seq, event.data)
+        if isinstance(op, Append):
+            self._push(node)
+            return
+        first, last = self._positions[op.start], self._positions[op.end]
+        nodes = [*self.nodes[:first], node, *self.nodes[last + 1 :]]
+        self.generation += 1
+        self.nodes, self._messages, self._positions = [], [], {}
+        self.system, self.snapshots = [], []
+        for kept in nodes:
+            self._push(kept)
+
+    def _push(self, node: Node) -> None:
+        self._positions[node.seq] = len(self.nodes)
+        self.nodes.append(node)
+        message = node.message
+        if isinstance(message, SystemMessage):
+            self.system.append(node)
+        elif is_snapshot(message):
+            self.snapshots.append(node)
+        if message.content:
+            self._messages.append(message)
+
+
+def _identity(data: ToolResultEvent) -> tuple[object, ...]:
+    flags = tuple(
+        (b.tool_call_id, b.is_error) for b in data.message.content if isinstance(b, ToolResultBlock)
+    )
+    return (data.turn, data.step, data.message.source, flags)
+
+
+@define(eq=False)
+class Folds:
+    """The latest header, context and model selection; every tool ever declared."""
+
+    header: RequestHeader | None = None
+    header_seq: int | None = None
+    context: RequestContextEvent | None = None
+    selection: ModelSelection | None = None
+    _declared: dict[str, ToolSchema] = field(factory=dict)
+    _history: ToolHistory = ToolHistory()
+
+    def move(self, event: Event) -> None:
+        data: EventData = event.data
+        match data:
+            case RequestHeaderEvent(header=header):
+                self.header, self.header_seq = header, event.seq
+                for tool in header.tools:
+                    if self._declared.get(tool.name) != tool:
+                        self._declared[tool.name] = tool
+                        self._history = ToolHistory(declared=tuple(self._declared.values()))
+            case RequestContextEvent():
+                self.context = data
+            case ModelSelected(selection=selection):
+                self.selection = selection
+            case _:
+                pass
+
+    def tool_history(self) -> ToolHistory:
+        return self._history

@@ -1,0 +1,15 @@
+"""What every test gets: Hypothesis without deadlines, and without luck when `CI` is set.
+
+Trio mode, strict markers and warnings as errors are set in ``pyproject.toml``; `nursery` and
+`autojump_clock` come from pytest-trio.
+"""
+
+import os
+
+from hypothesis import settings
+
+# No deadline: a slow machine is not a failing test.
+settings.register_profile("terzetto", deadline=None)
+# Derandomized: the same commit gives the same verdict.
+settings.register_profile("terzetto-ci", deadline=None, derandomize=True)
+settings.load_profile("terzetto-ci" if os.environ.get("CI") else "terzetto")
