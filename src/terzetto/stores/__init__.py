@@ -1,0 +1,5 @@
+"""Floor 2: where logs are kept."""
+
+from ._base import Store as Store, WriteHandle as WriteHandle
+from ._jsonl import JsonlStore as JsonlStore
+from ._memory import MemoryStore as MemoryStore

@@ -1,0 +1,196 @@
+"""Laws of all stores, and one machine: whatever is called, they agree with the memory store."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from attrs import define
+from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    consumes,
+    invariant,
+    multiple,
+    rule,
+)
+from tests.strategies import logs, session_headers, session_ids
+
+from terzetto.stores import JsonlStore, MemoryStore, Store, WriteHandle
+from terzetto.stores._base import LONGEST_NAME, escape_id
+from terzetto.vocabulary import Event, InvalidValue, SessionHeader, SessionId
+
+KINDS = ["memory", "jsonl"]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _no_syncs() -> Iterator[None]:
+    """What is compared is what is read; hundreds of syncs prove no more."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fdatasync", lambda fd: None)
+        yield
+
+
+@contextmanager
+def fresh(kind: str) -> Iterator[Store]:
+    with tempfile.TemporaryDirectory() as folder:
+        yield MemoryStore() if kind == "memory" else JsonlStore(folder)
+
+
+slow = settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
+
+
+@slow
+@given(st.sampled_from(KINDS), session_headers(), logs(), st.integers(0, 6))
+def test_what_is_stored_is_what_is_read(
+    kind: str, header: SessionHeader, log: list[Event], split: int
+) -> None:
+    async def main() -> None:
+        with fresh(kind) as made:
+            handle = await made.create(header)
+            for event in log[:split]:
+                handle.append(event)
+            await handle.close()
+            handle = await made.open(header.id)
+            assert await handle.read() == log[:split]
+            for event in log[split:]:
+                handle.append(event)
+            await handle.flush()
+            assert handle.durable_seq == len(log) - 1
+            await handle.close()
+            assert await made.read(header.id) == (header, log)
+            assert await made.list() == [header]
+
+    trio.run(main)
+
+
+@given(session_ids(), session_ids())
+def test_no_two_ids_have_one_name_even_if_capitals_are_not_told_apart(a: str, b: str) -> None:
+    assert (escape_id(a).casefold() == escape_id(b).casefold()) == (a == b)
+
+
+@given(st.text() | st.text("abc./\\\x00%A", max_size=6))
+def test_a_name_is_one_short_visible_path_component(text: str) -> None:
+    try:
+        name = escape_id(text)
+    except InvalidValue:
+        return
+    assert name.isascii()
+    assert len(name) <= LONGEST_NAME
+    assert Path(name).name == name
+    assert not name.startswith(".")
+
+
+@define(eq=False)
+class Pair:
+    """Handles of one session in the two stores, and the seq that comes next."""
+
+    memory: WriteHandle
+    disk: WriteHandle
+    next_seq: int
+
+    def both(self) -> tuple[WriteHandle, WriteHandle]:
+        return (self.memory, self.disk)
+
+
+class Agreement(RuleBasedStateMachine):
+    """The same calls on a memory store and on a store on disk: the same answers."""
+
+    pairs: Bundle[Pair] = Bundle("pairs")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = tempfile.TemporaryDirectory()
+        self.stores = (MemoryStore(), JsonlStore(self.folder.name))
+        self.open: list[WriteHandle] = []
+
+    def answers(self, pair: tuple[Any, Any], call: Callable[[Any], Awaitable[Any]]) -> list[Any]:
+        async def ask_both() -> list[Any]:
+            found: list[Any] = []
+            for one in pair:
+                try:
+                    found.append(await call(one))
+                except Exception as error:  # an answer too: they are compared
+                    found.append(type(error))
+            return found
+
+        return trio.run(ask_both)
+
+    def agreed(self, pair: tuple[Any, Any], call: Callable[[Any], Awaitable[Any]]) -> Any:
+        first, second = self.answers(pair, call)
+        assert first == second
+        return first
+
+    def taken(self, call: Callable[[Any], Awaitable[Any]]) -> Any:
+        memory, disk = self.answers(self.stores, call)
+        if isinstance(memory, type) or isinstance(disk, type):
+            assert memory is disk
+            return multiple()
+        self.open.append(disk)
+        return Pair(memory, disk, memory.durable_seq + 1)
+
+    @rule(target=pairs, name=st.sampled_from("aAb"), ms=st.integers(0, 3))
+    def create(self, name: str, ms: int) -> Any:
+        header = SessionHeader(id=SessionId(name), created_ms=ms)
+        return self.taken(lambda store: store.create(header))
+
+    @rule(target=pairs, name=st.sampled_from("aAb"))
+    def reopen(self, name: str) -> Any:
+        return self.taken(lambda store: store.open(name))
+
+    @rule(pair=pairs, log=logs(3))
+    def append(self, pair: Pair, log: list[Event]) -> None:
+        for event in log:
+            numbered = Event(pair.next_seq, event.time_ms, event.data, ignorable=True)
+            pair.memory.append(numbered)
+            pair.disk.append(numbered)
+            pair.next_seq += 1
+
+    @rule(pair=pairs, shift=st.sampled_from([-1, 1]), log=logs(1))
+    def append_out_of_order(self, pair: Pair, shift: int, log: list[Event]) -> None:
+        async def add(handle: WriteHandle) -> None:
+            for event in log:
+                handle.append(Event(pair.next_seq + shift, event.time_ms, event.data))
+
+        assert bool(self.agreed(pair.both(), add)) == bool(log)
+
+    @rule(pair=pairs)
+    def flush(self, pair: Pair) -> None:
+        self.agreed(pair.both(), lambda handle: handle.flush())
+        assert pair.disk.durable_seq == pair.next_seq - 1
+
+    @rule(pair=pairs)
+    def look_at(self, pair: Pair) -> None:
+        self.agreed(pair.both(), lambda handle: handle.read())
+        assert pair.memory.durable_seq == pair.disk.durable_seq
+        assert pair.memory.header == pair.disk.header
+        assert pair.disk.repaired is None
+
+    @rule(pair=consumes(pairs))
+    def close(self, pair: Pair) -> None:
+        self.agreed(pair.both(), lambda handle: handle.close())
+        self.open.remove(pair.disk)
+
+    @invariant()
+    def the_same_is_stored(self) -> None:
+        for name in ("a", "A", "b", "c"):
+            self.agreed(self.stores, lambda store, name=name: store.read(name))  # type: ignore[misc]
+        self.agreed(self.stores, lambda store: store.list())
+
+    def teardown(self) -> None:
+        for handle in self.open:
+            trio.run(handle.close)
+        self.folder.cleanup()
+
+
+TestAgreement = Agreement.TestCase
+TestAgreement.settings = settings(
+    max_examples=10, stateful_step_count=20, suppress_health_check=[HealthCheck.too_slow]
+)
