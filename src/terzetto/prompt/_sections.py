@@ -1,0 +1,194 @@
+"""What an agent's prompt is made of: sections, variables, context, tool order.
+
+One `PromptLayer` per scope; inner layers shadow outer ones by name (C39, C99). The
+same contributions give the same bytes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeAlias, TypeVar
+
+from attrs import define, field, frozen
+
+from ..hooks import Registration, Scope
+from ..session import AgentView
+from ..vocabulary import (
+    CodedError,
+    ContextSection,
+    DuplicateName,
+    InvalidValue,
+    ToolSchema,
+    clean_text,
+    texts,
+)
+
+Text: TypeAlias = str | Callable[[AgentView], str]
+"""A text, or a plain function of the agent that gives it at each assembly."""
+
+T = TypeVar("T")
+_VARIABLE = re.compile(r"\{\{\s*([A-Za-z_][\w.-]*)\s*\}\}")
+
+
+@frozen
+class Section:
+    name: str
+    text: Text
+    order: float = 0
+    complete: bool = False
+
+
+@frozen
+class ContextPart:
+    name: str
+    text: Text
+    order: float = 0
+
+
+@define(eq=False)
+class PromptLayer:
+    """The prompt contributions of one scope, over those of its parent."""
+
+    scope: Scope
+    parent: PromptLayer | None = None
+    _sections: dict[str, Section] = field(factory=dict)
+    _variables: dict[str, Text] = field(factory=dict)
+    _context: dict[str, ContextPart] = field(factory=dict)
+    _tool_order: tuple[str, ...] | None = None
+
+    def add_section(
+        self, name: str, text: Text, *, order: float = 0, complete: bool = False
+    ) -> Registration:
+        """Add a section. Sections are joined by a blank line, in ascending *order*.
+
+        A *complete* section is the whole prompt; at most one may be visible.
+        ``{{name}}`` in a text is replaced by that variable, and must be known.
+        """
+        return self._add(self._sections, name, Section(name, text, order, complete), "section")
+
+    def set_variable(self, name: str, value: Text) -> Registration:
+        """Define ``{{name}}``. ``provider`` and ``model`` are always defined."""
+        return self._add(self._variables, name, value, "variable")
+
+    def add_context(self, name: str, text: Text, *, order: float = 0) -> Registration:
+        """Contribute to the runtime context, a snapshot sent when it changes.
+
+        An empty text contributes nothing.
+        """
+        return self._add(self._context, name, ContextPart(name, text, order), "context")
+
+    def order_tools(self, names: Iterable[str]) -> Registration:
+        """Show the tools in this order; ``<unlisted-tools>`` marks where the rest goes.
+
+        Unknown or repeated names fail the assembly. Without an order: by name.
+        """
+        self.scope.check_open()
+        before = self._tool_order
+        mine = self._tool_order = tuple(names)
+
+        def undo() -> None:
+            if self._tool_order is mine:
+                self._tool_order = before
+
+        return self.scope.own(Registration(undo))
+
+    # --- resolution ---------------------------------------------------------------------
+
+    def render(self, agent: AgentView, variables: Mapping[str, str]) -> str:
+        """The system prompt; empty when no section has a text."""
+        sections = sorted(self._merged(lambda layer: layer._sections), key=lambda s: s.order)
+        whole = [section for section in sections if section.complete]
+        if len(whole) > 1:
+            names = ", ".join(repr(section.name) for section in whole)
+            raise CodedError(f"sections {names} are all complete; keep one", "PROMPT")
+        defined = self._resolved(lambda layer: layer._variables)
+        rendered = []
+        for section in whole or sections:
+            text = _evaluate(section.text, agent)
+
+            def value(match: re.Match[str], name: str = section.name) -> str:
+                key = match.group(1)
+                if key in defined:
+                    return _evaluate(defined[key], agent)
+                if key in variables:
+                    return variables[key]
+                known = ", ".join(sorted({*defined, *variables}))
+                raise CodedError(
+                    f"section {name!r} uses the unknown variable {key!r}; known: {known}",
+                    "UNKNOWN_VARIABLE",
+                )
+
+            rendered.append(_VARIABLE.sub(value, text))
+        return "\n\n".join(text for text in rendered if text)
+
+    def context(self, agent: AgentView) -> tuple[ContextSection, ...]:
+        """The runtime context as it is now, in ascending order, empty parts left out."""
+        parts = sorted(self._merged(lambda layer: layer._context), key=lambda part: part.order)
+        sections = (ContextSection(part.name, _evaluate(part.text, agent)) for part in parts)
+        return tuple(section for section in sections if section.text)
+
+    def arrange(self, tools: Iterable[ToolSchema]) -> tuple[ToolSchema, ...]:
+        """*tools* in the order in which the model sees them."""
+        return arrange_tools(tools, self._order())
+
+    def _order(self) -> tuple[str, ...] | None:
+        if self._tool_order is not None or self.parent is None:
+            return self._tool_order
+        return self.parent._order()
+
+    def _merged(self, pick: Callable[[PromptLayer], dict[str, T]]) -> list[T]:
+        return list(self._resolved(pick).values())
+
+    def _resolved(self, pick: Callable[[PromptLayer], dict[str, T]]) -> dict[str, T]:
+        inherited = self.parent._resolved(pick) if self.parent else {}
+        return {**inherited, **pick(self)}
+
+    def _add(self, table: dict[str, T], name: str, entry: T, kind: str) -> Registration:
+        self.scope.check_open()
+        if not name:
+            raise InvalidValue(f"{kind}: expected a name, got an empty text")
+        if name in table:
+            raise DuplicateName(f"{kind} {name!r} is registered on {self.scope.name} already")
+        table[name] = entry
+
+        def undo() -> None:
+            if table.get(name) is entry:
+                del table[name]
+
+        return self.scope.own(Registration(undo))
+
+
+def arrange_tools(
+    tools: Iterable[ToolSchema], order: Sequence[str] | None
+) -> tuple[ToolSchema, ...]:
+    """*tools* by name, or by an explicit *order*.
+
+    Raises `CodedError` ``TOOL_ORDER`` for a name that is missing or listed twice, and for
+    an order that leaves tools out without a rest entry.
+    """
+    by_name = {tool.name: tool for tool in sorted(tools, key=lambda tool: tool.name)}
+    if order is None:
+        return tuple(by_name.values())
+    listed = [name for name in order if name != texts.UNLISTED_TOOLS]
+    missing = [name for name in listed if name not in by_name]
+    if missing or len(set(order)) != len(order):
+        problem = f"unknown tools {missing}" if missing else "a name listed twice"
+        raise CodedError(
+            f"tool order {list(order)} has {problem}; visible: {list(by_name)}", "TOOL_ORDER"
+        )
+    rest = [tool for name, tool in by_name.items() if name not in listed]
+    if rest and texts.UNLISTED_TOOLS not in order:
+        raise CodedError(
+            f"tool order {list(order)} leaves out {[tool.name for tool in rest]}; "
+            f"add {texts.UNLISTED_TOOLS!r} where they should go",
+            "TOOL_ORDER",
+        )
+    arranged: list[ToolSchema] = []
+    for name in order:
+        arranged.extend(rest if name == texts.UNLISTED_TOOLS else [by_name[name]])
+    return tuple(arranged)
+
+
+def _evaluate(text: Text, agent: AgentView) -> str:
+    return clean_text(text if isinstance(text, str) else text(agent))

@@ -1,0 +1,28 @@
+"""Floor 2: acting."""
+
+from ._batch import (
+    BatchLog as BatchLog,
+    BatchResult as BatchResult,
+    PoolExecutor as PoolExecutor,
+    ToolBatch as ToolBatch,
+    ToolExecutor as ToolExecutor,
+)
+from ._hooks import (
+    Allow as Allow,
+    Approver as Approver,
+    Ask as Ask,
+    Deny as Deny,
+    PreExecute as PreExecute,
+    ToolCallHook as ToolCallHook,
+    ToolHooks as ToolHooks,
+    ToolResultHook as ToolResultHook,
+)
+from ._pipeline import ToolPipeline as ToolPipeline, unprotected_frames as unprotected_frames
+from ._registry import Guard as Guard, ToolLayer as ToolLayer
+from ._tool import (
+    Tool as Tool,
+    ToolOutcome as ToolOutcome,
+    ToolRun as ToolRun,
+    raw_tool as raw_tool,
+    tool as tool,
+)

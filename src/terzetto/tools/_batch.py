@@ -1,0 +1,263 @@
+"""The executor: runs the tool calls of one step.
+
+Owns start order, capacity, barriers and the order of commits. Two ordered lanes,
+starts and commits, both in model order; only bodies overlap. Policy belongs to the
+pipeline, the log to the caller, behind `BatchLog`.
+
+Source: a rolling pool refilled as bodies end, with exclusive calls as the writers of
+a fair readers-writer lock; "slot first, then the task", so that only as many tasks
+are alive as there are slots.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import trio
+from attrs import define, field, frozen
+
+from ..vocabulary import InvalidValue, ToolCallBlock
+from ._pipeline import PreparedTool, ToolPipeline, cancelled_here
+from ._tool import ToolOutcome, aborted, aborted_before_dispatch
+
+
+class BatchLog(Protocol):
+    """Where a batch is recorded. The plain methods append synchronously."""
+
+    def call(self, call: ToolCallBlock) -> int:
+        """Record that *call* starts; returns the seq its result cites."""
+        ...
+
+    def result(self, call: ToolCallBlock, call_seq: int, outcome: ToolOutcome) -> None:
+        """Record the outcome, then hand its contexts to the next step."""
+        ...
+
+    async def flush(self) -> None:
+        """Return once every recorded call is durable, as far as the store promises."""
+        ...
+
+
+@frozen(kw_only=True)
+class ToolBatch:
+    """The raw calls of one answer, in the order the model wrote them.
+
+    *capacity*: most bodies running at once, at least 1, for this batch alone.
+    """
+
+    calls: tuple[ToolCallBlock, ...]
+    capacity: int
+    pipeline: ToolPipeline
+    log: BatchLog
+
+    def __attrs_post_init__(self) -> None:
+        if isinstance(self.capacity, bool) or self.capacity < 1:
+            raise InvalidValue(f"capacity: expected a positive integer, got {self.capacity!r}")
+
+
+@frozen
+class BatchResult:
+    """*concludes*: a call that succeeded asked to end the turn."""
+
+    concludes: bool
+
+
+class ToolExecutor(Protocol):
+    """The replaceable part that runs batches (C4)."""
+
+    async def execute(self, batch: ToolBatch) -> BatchResult:
+        """Run *batch*; return when every call has its result in the log, in model order.
+
+        Cancellation: returns normally all the same, every started body ended and every
+        call answered; the caller asks for the cancel itself.
+        """
+        ...
+
+
+class PoolExecutor:
+    """The built-in executor: a rolling pool with exclusive barriers."""
+
+    async def execute(self, batch: ToolBatch) -> BatchResult:
+        run = _Run(batch)
+        failure: Exception | None = None
+        async with trio.open_nursery() as nursery:
+            try:
+                await run.coordinate(nursery)
+            except Exception as error:  # ours or the log's: bodies that started end first (C125)
+                failure = error
+        if run.interrupt is not None:
+            raise run.interrupt
+        if failure is not None:
+            raise failure
+        return BatchResult(run.concludes)
+
+
+@define(eq=False)
+class _Slot:
+    """One call on its way. *ready*: it has an outcome to commit."""
+
+    call: ToolCallBlock
+    prepared: PreparedTool
+    seq: int
+    ready: bool = False
+
+
+@define(eq=False)
+class _Run:
+    """One batch in progress. The parent task alone starts and commits."""
+
+    batch: ToolBatch
+    slots: list[_Slot] = field(factory=list)
+    committed: int = 0
+    running: int = 0
+    concludes: bool = False
+    draining: bool = False
+    interrupt: KeyboardInterrupt | None = None
+    opening: _Slot | None = None
+    _exclusive: bool = False
+    _wave: list[_Slot] = field(factory=list)
+    _changed: trio.Event = field(factory=trio.Event)
+
+    async def coordinate(self, nursery: trio.Nursery) -> None:
+        """Commit what is ready, start what may start, wait; until all is committed.
+
+        Ready results are committed before freed slots are filled again; what capacity
+        and barriers allow at the outset is started before the first commit.
+        """
+        total = len(self.batch.calls)
+        while True:
+            while self.committed < len(self.slots) and self.slots[self.committed].ready:
+                await self._commit(self.slots[self.committed], nursery)
+            if not self.draining and cancelled_here():
+                self._drain()
+            if self.draining and self.committed == len(self.slots):
+                self._skip_rest()
+            if self.committed == total:
+                return
+            if not self.draining and await self._start(nursery):
+                continue
+            await self._wait()
+
+    # --- starts -------------------------------------------------------------------------
+
+    async def _start(self, nursery: trio.Nursery) -> bool:
+        """Open and start all that may start now. True if something is ready to commit."""
+        pipeline = self.batch.pipeline
+        while self.opening is None and (prepared := self._next()) is not None:
+            slot = _Slot(prepared.call, prepared, self.batch.log.call(prepared.call))
+            self.slots.append(slot)
+            self.running += 1
+            self._exclusive = not prepared.parallel
+            if pipeline.waits_before:
+                self.opening = slot
+                nursery.start_soon(self._open, slot, nursery)
+                # Two turns of the scheduler: a listener that does not wait is done by then.
+                await trio.lowlevel.cancel_shielded_checkpoint()
+                await trio.lowlevel.cancel_shielded_checkpoint()
+            else:
+                pipeline.admit_now(prepared)
+                self._opened(slot)
+        await self._launch(nursery)
+        return self.committed < len(self.slots) and self.slots[self.committed].ready
+
+    def _next(self) -> PreparedTool | None:
+        """The next call, classified now, if it may start now."""
+        index = len(self.slots)
+        if index == len(self.batch.calls) or self._exclusive:
+            return None
+        if self.running >= self.batch.capacity:
+            return None
+        prepared = self.batch.pipeline.classify(self.batch.calls[index])
+        if not prepared.parallel and self.committed < index:
+            return None  # a barrier: after all those before it
+        return prepared
+
+    async def _open(self, slot: _Slot, nursery: trio.Nursery) -> None:
+        try:
+            await self.batch.pipeline.admit(slot.prepared)
+        except KeyboardInterrupt as error:
+            self._interrupted(error, nursery)
+            slot.prepared.outcome = aborted_before_dispatch()
+        self.opening = None
+        self._opened(slot)
+        self._changed.set()
+
+    def _opened(self, slot: _Slot) -> None:
+        if slot.prepared.outcome is None:
+            self._wave.append(slot)
+        else:
+            self._settle(slot)
+
+    async def _launch(self, nursery: trio.Nursery) -> None:
+        """Start the bodies of the wave, once their calls are durable."""
+        if not self._wave:
+            return
+        wave, self._wave = self._wave, []
+        try:
+            await self.batch.log.flush()
+        except trio.Cancelled:
+            for slot in wave:
+                slot.prepared.outcome = aborted_before_dispatch()
+                self._settle(slot)
+            self._drain()
+            return
+        for slot in wave:
+            nursery.start_soon(self._body, slot, nursery)
+
+    async def _body(self, slot: _Slot, nursery: trio.Nursery) -> None:
+        try:
+            await self.batch.pipeline.execute(slot.prepared)
+        except KeyboardInterrupt as error:
+            self._interrupted(error, nursery)
+            slot.prepared.outcome = aborted()
+        self._settle(slot)
+        self._changed.set()
+
+    def _settle(self, slot: _Slot) -> None:
+        slot.ready = True
+        self.running -= 1
+
+    def _interrupted(self, error: KeyboardInterrupt, nursery: trio.Nursery) -> None:
+        self.interrupt = error
+        nursery.cancel_scope.cancel(reason="KeyboardInterrupt inside a tool")
+
+    # --- commits ------------------------------------------------------------------------
+
+    async def _commit(self, slot: _Slot, nursery: trio.Nursery) -> None:
+        try:
+            outcome = await self.batch.pipeline.review(slot.prepared)
+        except KeyboardInterrupt as error:
+            self._interrupted(error, nursery)
+            outcome = aborted()
+        self.batch.log.result(slot.call, slot.seq, outcome)
+        self.committed += 1
+        self._exclusive = self._exclusive and self.committed < len(self.slots)
+        self.concludes = self.concludes or (outcome.concludes and not outcome.is_error)
+
+    def _drain(self) -> None:
+        """Start nothing any more; calls opened but not launched are unstarted."""
+        self.draining = True
+        for slot in self._wave:
+            slot.prepared.outcome = aborted_before_dispatch()
+            self._settle(slot)
+        self._wave = []
+
+    def _skip_rest(self) -> None:
+        """A pair for every call that was never opened: recorded, not run."""
+        for call in self.batch.calls[len(self.slots) :]:
+            seq = self.batch.log.call(call)
+            self.batch.log.result(call, seq, aborted_before_dispatch())
+            self.committed += 1
+
+    async def _wait(self) -> None:
+        """Wait for something to settle or open."""
+        try:
+            if self.draining:
+                # Started bodies are asked to stop and waited for; that wait cannot be cut.
+                with trio.CancelScope(shield=True):
+                    await self._changed.wait()
+            else:
+                await self._changed.wait()
+        except trio.Cancelled:
+            self._drain()
+            return
+        self._changed = trio.Event()

@@ -1,0 +1,280 @@
+"""The stages of one tool call: policy, body, review.
+
+``pre-execute -> guards -> execute -> body -> post-execute -> finalize -> result``
+(C113). Every stage turns what may happen in it into a `ToolOutcome`; only a
+KeyboardInterrupt leaves. When the batch is cancelled, what counts as started, what
+keeps its result and what is withheld is decided here (DESIGN section 6).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+
+import trio
+from attrs import define, evolve, field
+
+from ..session import AgentView
+from ..vocabulary import ToolCallBlock, texts
+from ._encode import InvalidOutput, bound, encode_result
+from ._hooks import Allow, Approver, Ask, Deny, PreExecute, ToolCallHook, ToolHooks, ToolResultHook
+from ._registry import ToolLayer
+from ._schema import InvalidArguments
+from ._tool import (
+    Tool,
+    ToolOutcome,
+    ToolRun,
+    aborted,
+    aborted_before_dispatch,
+    denied,
+    invalid_arguments,
+    invalid_output,
+    raised,
+    success,
+    timed_out,
+    unknown_tool,
+)
+
+
+@define(eq=False)
+class PreparedTool:
+    """A call as classification left it: its tool, and its arguments or their refusal."""
+
+    call: ToolCallBlock
+    tool: Tool | None
+    arguments: object = None
+    refused: ToolOutcome | None = None
+    parallel: bool = False
+    started: bool = False
+    reviewed: bool = True
+    """Whether post-execute listeners see the outcome."""
+    outcome: ToolOutcome | None = None
+
+
+def cancelled_here() -> bool:
+    """Whether the running task is inside a cancelled scope."""
+    return trio.current_effective_deadline() == -math.inf
+
+
+@define(eq=False)
+class ToolPipeline:
+    """Runs single calls for one agent.
+
+    *limiter* bounds the threads of plain functions over the whole engine.
+    """
+
+    agent: AgentView
+    layer: ToolLayer
+    hooks: ToolHooks
+    approver: Approver | None
+    limiter: trio.CapacityLimiter
+    _unlimited: trio.CapacityLimiter = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._unlimited = trio.CapacityLimiter(float("inf"))
+
+    def classify(self, call: ToolCallBlock) -> PreparedTool:
+        """Look the tool up, parse the arguments, ask its classifier. Never raises."""
+        tool = self.layer.lookup(call.name)
+        if tool is None:
+            return PreparedTool(call, None, refused=unknown_tool(call.name))
+        try:
+            arguments = tool.parse(call.arguments)
+        except InvalidArguments as error:
+            return PreparedTool(call, tool, refused=invalid_arguments(str(error)))
+        return PreparedTool(call, tool, arguments, parallel=tool.is_parallel(arguments))
+
+    # --- starts lane --------------------------------------------------------------------
+
+    @property
+    def waits_before(self) -> bool:
+        """Whether `admit` may wait; without listeners `admit_now` does the same."""
+        return bool(self.hooks.pre_execute)
+
+    async def admit(self, prepared: PreparedTool) -> None:
+        """Pre-execute, approval and guards; sets the outcome of a call that may not run."""
+        hook = ToolCallHook(self.agent, prepared.call, prepared.tool)
+        try:
+            decision = await self.hooks.pre_execute.run(hook, _allow)
+            if isinstance(decision, Ask):
+                decision = await self._ask(hook, decision)
+        except BaseException as error:  # listeners and approvers: somebody else's code
+            _raise_interrupt(error)
+            rest = without_cancelled(error)
+            if rest is None:
+                prepared.outcome = aborted_before_dispatch()
+            else:
+                prepared.outcome, prepared.reviewed = raised(rest), False
+            return
+        if isinstance(decision, Deny):
+            prepared.outcome = denied(decision.reason)
+        else:
+            self.admit_now(prepared)
+
+    def admit_now(self, prepared: PreparedTool) -> None:
+        """Guards and refusals alone."""
+        if guards := self.layer.guards():
+            hook = ToolCallHook(self.agent, prepared.call, prepared.tool)
+            for guard in guards:
+                try:
+                    reason = guard(hook)
+                except Exception as error:  # a guard that fails must not let the call through
+                    prepared.outcome = raised(error)
+                    return
+                if reason is not None:
+                    prepared.outcome = denied(reason)
+                    return
+        prepared.outcome = prepared.refused
+
+    async def _ask(self, hook: ToolCallHook, ask: Ask) -> PreExecute:
+        reason = ask.reason or texts.approval_text(hook.call.name)
+        if self.approver is None:
+            return Deny(reason)
+        return Allow() if await self.approver(hook, reason) is True else Deny(reason)
+
+    # --- the body -----------------------------------------------------------------------
+
+    async def execute(self, prepared: PreparedTool) -> None:
+        """Run an admitted call and set its outcome."""
+        tool = prepared.tool
+        assert tool is not None
+        run = ToolRun(prepared.call.id, tool.name, self.agent)
+        try:
+            with _deadline(tool.timeout) as scope:
+                outcome = await self._around(prepared, tool, run)
+            if scope.cancel_called and prepared.started and not cancelled_here():
+                outcome = timed_out(tool.timeout or 0.0)
+        except BaseException as error:  # execute listeners: somebody else's code
+            _raise_interrupt(error)
+            rest = without_cancelled(error)
+            outcome = _aborted(prepared) if rest is None else raised(rest)
+        finally:
+            run.close()
+        if outcome.is_error:
+            outcome = evolve(outcome, concludes=False)
+        prepared.outcome = evolve(outcome, contexts=(*run.contexts, *outcome.contexts))
+
+    async def _around(self, prepared: PreparedTool, tool: Tool, run: ToolRun) -> ToolOutcome:
+        async def body(hook: ToolCallHook) -> ToolOutcome:
+            return await self._body(prepared, tool, run)
+
+        hook = ToolCallHook(self.agent, prepared.call, tool)
+        return await self.hooks.execute.run(hook, body)
+
+    async def _body(self, prepared: PreparedTool, tool: Tool, run: ToolRun) -> ToolOutcome:
+        try:
+            if tool.is_async:
+                # A call is started once it passed this line: nothing is awaited after it.
+                await trio.lowlevel.checkpoint_if_cancelled()
+                prepared.started = True
+                value = await await_body(tool, prepared.arguments, run)
+            else:
+                value = await self._in_thread(prepared, tool, run)
+        except BaseException as error:  # a tool body: whatever it raises is its result
+            _raise_interrupt(error)
+            rest = without_cancelled(error)
+            return _aborted(prepared) if rest is None else raised(rest, tool.max_result_bytes)
+        try:
+            content = encode_result(value, tool.max_result_bytes)
+        except InvalidOutput as error:
+            return invalid_output(str(error))
+        return success(content, concludes=run.concludes)
+
+    async def _in_thread(self, prepared: PreparedTool, tool: Tool, run: ToolRun) -> object:
+        async with self.limiter:
+            await trio.lowlevel.checkpoint_if_cancelled()
+            prepared.started = True
+            return await trio.to_thread.run_sync(
+                partial(call_body, tool, prepared.arguments, run), limiter=self._unlimited
+            )
+
+    # --- commits lane -------------------------------------------------------------------
+
+    async def review(self, prepared: PreparedTool) -> ToolOutcome:
+        """Post-execute, finalize, and the observe-only notification: what is committed."""
+        outcome = prepared.outcome
+        assert outcome is not None
+        if prepared.reviewed and self.hooks.post_execute:
+            outcome = await self._post_execute(prepared, outcome)
+        tool = prepared.tool
+        if tool is not None and tool.finalize is not None:
+            try:
+                outcome = evolve(outcome, content=tuple(tool.finalize(outcome.content)))
+            except Exception as error:  # part of the tool's own code
+                outcome = evolve(raised(error), contexts=outcome.contexts)
+        limit = tool.max_result_bytes if tool is not None else DEFAULT_LIMIT
+        outcome = evolve(outcome, content=bound(outcome.content, limit))
+        self.hooks.result.notify(ToolResultHook(self.agent, prepared.call, tool, outcome))
+        return outcome
+
+    async def _post_execute(self, prepared: PreparedTool, outcome: ToolOutcome) -> ToolOutcome:
+        hook = ToolResultHook(self.agent, prepared.call, prepared.tool, outcome)
+        try:
+            return await self.hooks.post_execute.run(hook, _outcome)
+        except BaseException as error:  # listeners: somebody else's code
+            _raise_interrupt(error)
+            rest = without_cancelled(error)
+            if rest is not None:
+                return evolve(raised(rest), contexts=outcome.contexts)
+            # Cut short: policy may have wanted to redact a success; an error keeps its text.
+            return outcome if outcome.is_error else evolve(aborted(), contexts=outcome.contexts)
+
+
+DEFAULT_LIMIT = 65536
+
+
+async def _allow(hook: ToolCallHook) -> PreExecute:
+    return Allow()
+
+
+async def _outcome(hook: ToolResultHook) -> ToolOutcome:
+    return hook.outcome
+
+
+def _aborted(prepared: PreparedTool) -> ToolOutcome:
+    return aborted() if prepared.started else aborted_before_dispatch()
+
+
+@contextmanager
+def _deadline(seconds: float | None) -> Iterator[trio.CancelScope]:
+    """A scope that ends after *seconds*; decided when the deadline fires."""
+    deadline = float("inf") if seconds is None else trio.current_time() + seconds
+    with trio.CancelScope(deadline=deadline) as scope:
+        yield scope
+
+
+# The engine gives these two back the KeyboardInterrupt that its own frames hold off.
+async def await_body(tool: Tool, arguments: object, run: ToolRun) -> object:
+    """Run an async body in this task."""
+    return await tool.start(arguments, run)
+
+
+def call_body(tool: Tool, arguments: object, run: ToolRun) -> object:
+    """Run a plain body, in a worker thread."""
+    return tool.call(arguments, run)
+
+
+def without_cancelled(error: BaseException) -> BaseException | None:
+    """*error* less every `trio.Cancelled` in it; None when nothing else is left."""
+    if isinstance(error, trio.Cancelled):
+        return None
+    if isinstance(error, BaseExceptionGroup):
+        return error.split(trio.Cancelled)[1]
+    return error
+
+
+def _raise_interrupt(error: BaseException) -> None:
+    """Raise the KeyboardInterrupt in *error*, if there is one: never a tool's error."""
+    if isinstance(error, KeyboardInterrupt):
+        raise error
+    if isinstance(error, BaseExceptionGroup):
+        found = error.subgroup(KeyboardInterrupt)
+        if found is not None:
+            raise KeyboardInterrupt from None
+
+
+def unprotected_frames() -> tuple[Callable[..., object], ...]:
+    """The frames under which tool bodies run: they stay interruptible."""
+    return (await_body, call_body)

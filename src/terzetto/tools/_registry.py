@@ -1,0 +1,113 @@
+"""Which tools an agent has: layers, shadowing, restriction masks, guards.
+
+One `ToolLayer` per scope. What the model is shown, what a lookup finds and what
+may run are one resolution, so they cannot disagree (C117).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TypeAlias, TypeVar
+
+from attrs import define, field, frozen
+
+from ..hooks import Registration, Scope
+from ..vocabulary import DuplicateName, InvalidTool, InvalidValue
+from ._hooks import ToolCallHook
+from ._tool import Tool
+
+_T = TypeVar("_T")
+Guard: TypeAlias = Callable[[ToolCallHook], str | None]
+"""Decides synchronously and may only deny: the reason, or None. Raising denies too."""
+
+
+@frozen
+class _Mask:
+    allow: frozenset[str] | None
+    deny: frozenset[str]
+
+    def shows(self, name: str) -> bool:
+        return name not in self.deny and (self.allow is None or name in self.allow)
+
+
+@define(eq=False)
+class ToolLayer:
+    """The tools of one scope, over those of its parent.
+
+    A tool shadows the parent's tool of the same name. A restriction hides tools of
+    the parent layers from this one; restrictions intersect; own tools stay visible.
+    """
+
+    scope: Scope
+    parent: ToolLayer | None = None
+    _tools: dict[str, Tool] = field(factory=dict)
+    _masks: list[_Mask] = field(factory=list)
+    _guards: list[Guard] = field(factory=list)
+
+    def add(self, tool: Tool) -> Registration:
+        """Add *tool* to this layer, visible from the next assembly and lookup on.
+
+        Raises `DuplicateName` if the layer has a tool of that name, `ScopeClosed` after
+        the scope's end.
+        """
+        self.scope.check_open()
+        if not isinstance(tool, Tool):
+            raise InvalidTool(
+                f"expected a Tool (decorate the function with @tool), got {type(tool).__name__}"
+            )
+        if tool.name in self._tools:
+            raise DuplicateName(
+                f"a tool named {tool.name!r} is registered on {self.scope.name}; "
+                "remove it first or choose another name"
+            )
+        self._tools[tool.name] = tool
+
+        def undo() -> None:
+            if self._tools.get(tool.name) is tool:
+                del self._tools[tool.name]
+
+        return self.scope.own(Registration(undo))
+
+    def restrict(
+        self, *, allow: Iterable[str] | None = None, deny: Iterable[str] = ()
+    ) -> Registration:
+        """Hide inherited tools: all but *allow* when given, and all of *deny*."""
+        if isinstance(allow, str) or isinstance(deny, str):
+            raise InvalidValue("restrict: expected lists of tool names, got a str")
+        mask = _Mask(None if allow is None else frozenset(allow), frozenset(deny))
+        return self._own(self._masks, mask)
+
+    def guard(self, guard: Guard) -> Registration:
+        """Ask *guard* before every call, after pre-execute; its denial is final."""
+        return self._own(self._guards, guard)
+
+    def lookup(self, name: str) -> Tool | None:
+        """The tool that a call of *name* runs, or None if none is visible."""
+        own = self._tools.get(name)
+        if own is not None or self.parent is None:
+            return own
+        return self.parent.lookup(name) if self._shows(name) else None
+
+    def visible(self) -> dict[str, Tool]:
+        """Every visible tool by name, in no particular order."""
+        inherited = self.parent.visible() if self.parent else {}
+        kept = {name: tool for name, tool in inherited.items() if self._shows(name)}
+        return {**kept, **self._tools}
+
+    def guards(self) -> list[Guard]:
+        return [*(self.parent.guards() if self.parent else ()), *self._guards]
+
+    def _shows(self, name: str) -> bool:
+        return all(mask.shows(name) for mask in self._masks)
+
+    def _own(self, entries: list[_T], entry: _T) -> Registration:
+        self.scope.check_open()
+        entries.append(entry)
+
+        def undo() -> None:
+            for index, known in enumerate(entries):
+                if known is entry:
+                    del entries[index]
+                    return
+
+        return self.scope.own(Registration(undo))
