@@ -1,0 +1,225 @@
+"""The model runtime: which adapter serves a route, and failures as one final chunk.
+
+Alone turns what an adapter raises into a failed `Finish` (C109). What listeners of
+the ``stream`` hook and consumers raise stays thrown.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Iterable
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+
+from attrs import define, field, frozen
+
+from ..hooks import Registration
+from ..session import AgentView
+from ..vocabulary import (
+    CallConfig,
+    DefaultField,
+    DuplicateName,
+    ErrorFinish,
+    Failure,
+    Finish,
+    InvalidValue,
+    ModelInfo,
+    ProviderError,
+    Request,
+    StreamChunk,
+    chain_text,
+    is_complete,
+    texts,
+)
+from ._adapter import Adapter, ChunkStream, PreparedCall
+
+logger = logging.getLogger("terzetto")
+
+
+@frozen
+class StreamCall:
+    """A model call about to be made, as ``stream`` listeners see it."""
+
+    agent: AgentView
+    turn: int
+    step: int
+    attempt: int
+    request: Request
+
+
+@define(eq=False)
+class ModelRuntime:
+    """The adapters of one engine, by provider name."""
+
+    _adapters: dict[str, Adapter] = field(factory=dict)
+
+    def register(self, adapter: Adapter) -> Registration:
+        """Serve ``adapter.provider`` with *adapter*. Raises `DuplicateName` if served."""
+        name = getattr(adapter, "provider", None)
+        if not isinstance(name, str) or not name:
+            raise InvalidValue(
+                f"adapter: expected an Adapter with a provider name, got {type(adapter).__name__}"
+            )
+        if name in self._adapters:
+            raise DuplicateName(f"provider {name!r} has an adapter already; give one another name")
+        self._adapters[name] = adapter
+
+        def undo() -> None:
+            if self._adapters.get(name) is adapter:
+                del self._adapters[name]
+
+        return Registration(undo)
+
+    def adapters(self) -> Iterable[Adapter]:
+        return tuple(self._adapters.values())
+
+    async def prepare_call(self, config: CallConfig) -> PreparedCall:
+        """The adapter's prepared call, its stream guarded.
+
+        A provider without an adapter gives a call whose stream fails with
+        ``NO_ADAPTER``: a ``stream`` listener may still own the route (C79).
+        """
+        adapter = self._adapters.get(config.provider)
+        if adapter is None:
+            served = ", ".join(sorted(self._adapters)) or "none"
+            return _Unserved(config, served)
+        return _Guarded(await adapter.prepare(config))
+
+
+@frozen
+class _Unserved:
+    """A call that nobody serves."""
+
+    config: CallConfig
+    served: str
+    adapter_defaults: frozenset[DefaultField] = frozenset()
+    info: ModelInfo = ModelInfo()
+
+    def open_stream(self, request: Request) -> ChunkStream:
+        message = (
+            f"no adapter serves provider {self.config.provider!r} (served: {self.served}); "
+            "pass one in open_engine(adapters=[...])"
+        )
+        return FailedStream(Failure(message=message, code=texts.NO_ADAPTER))
+
+
+@frozen
+class _Guarded:
+    """A prepared call whose stream never raises what the adapter raises."""
+
+    call: PreparedCall
+
+    @property
+    def config(self) -> CallConfig:
+        return self.call.config
+
+    @property
+    def adapter_defaults(self) -> frozenset[DefaultField]:
+        return self.call.adapter_defaults
+
+    @property
+    def info(self) -> ModelInfo:
+        return self.call.info
+
+    def open_stream(self, request: Request) -> ChunkStream:
+        return GuardedStream(self.call, request)
+
+
+def failure_of(error: BaseException) -> Failure:
+    """The facts of *error*; a foreign exception's chain of texts with code UNKNOWN."""
+    if isinstance(error, ProviderError):
+        return error.failure
+    return Failure(message=chain_text(error))
+
+
+class FailedStream(AbstractAsyncContextManager[AsyncIterator[StreamChunk]]):
+    """A stream of one failed `Finish`."""
+
+    def __init__(self, failure: Failure) -> None:
+        self._chunks: list[StreamChunk] = [Finish(ErrorFinish(failure))]
+
+    async def __aenter__(self) -> AsyncIterator[StreamChunk]:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        return None
+
+    def __aiter__(self) -> AsyncIterator[StreamChunk]:
+        return self
+
+    async def __anext__(self) -> StreamChunk:
+        if not self._chunks:
+            raise StopAsyncIteration
+        return self._chunks.pop()
+
+
+class GuardedStream(AbstractAsyncContextManager[AsyncIterator[StreamChunk]]):
+    """An adapter's stream: its exceptions become the last chunk, and nothing follows one.
+
+    `trio.Cancelled` and KeyboardInterrupt go through. What closing the stream raises is
+    logged: the answer is over by then.
+    """
+
+    def __init__(self, call: PreparedCall, request: Request) -> None:
+        self._call = call
+        self._request = request
+        self._stream: ChunkStream | None = None
+        self._chunks: AsyncIterator[StreamChunk] | None = None
+        self._failure: Failure | None = None
+        self._ended = False
+
+    async def __aenter__(self) -> AsyncIterator[StreamChunk]:
+        try:
+            stream = self._call.open_stream(self._request)
+            self._chunks = await stream.__aenter__()
+            self._stream = stream
+        except Exception as error:  # an adapter stream: somebody else's code
+            self._failure = failure_of(error)
+        return self
+
+    def __aiter__(self) -> AsyncIterator[StreamChunk]:
+        return self
+
+    async def __anext__(self) -> StreamChunk:
+        if self._ended:
+            raise StopAsyncIteration
+        if self._chunks is not None and self._failure is None:
+            try:
+                chunk = await self._chunks.__anext__()
+            except StopAsyncIteration:
+                self._ended = True
+                raise
+            except Exception as error:  # an adapter stream: somebody else's code
+                self._failure = failure_of(_pure(error))
+            else:
+                self._ended = isinstance(chunk, Finish) and not is_complete(chunk.reason)
+                return chunk
+        self._ended = True
+        return Finish(ErrorFinish(self._failure or Failure(message="the stream failed")))
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._stream is None:
+            return
+        try:
+            await self._stream.__aexit__(kind, error, traceback)
+        except Exception as failure:  # an adapter stream: somebody else's code
+            if failure is not error:
+                logger.warning("closing a model stream failed: %s", chain_text(failure))
+
+
+def _pure(error: Exception) -> BaseException:
+    """A group of one as its member, so that a typed failure keeps its type."""
+    current: BaseException = error
+    while isinstance(current, BaseExceptionGroup) and len(current.exceptions) == 1:
+        current = current.exceptions[0]
+    return current
