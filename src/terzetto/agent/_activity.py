@@ -1,0 +1,257 @@
+"""Activity and RunState: what an agent is doing, who may change it, and when it wakes.
+
+An `Activity` is the cancel scope of one turn or maintenance job, made at the moment
+of the wake and entered later by the driver; it carries the first cancel cause and
+the wake latch. `RunState` routes input and keeps status and activity in step; the
+driver waits on its level, so no wake can be lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, TypeAlias
+
+import trio
+from attrs import define, field
+from trio_util import AsyncValue
+
+from ..session import AgentStatus, AgentView, Inbox, Session
+from ..vocabulary import (
+    AgentDisposed,
+    CancelCause,
+    DisposedCause,
+    HookCause,
+    InboxSpliced,
+    InboxTarget,
+    LegacyCause,
+    MessageDiscarded,
+    MessageId,
+    ParentCause,
+    UserCause,
+    UserMessage,
+)
+from ._hooks import Hooks, InboxNotice, StatusChanged
+from ._turn import Turn
+
+ActivityKind: TypeAlias = Literal["turn", "maintenance"]
+
+
+@define(eq=False)
+class Activity:
+    """One turn or maintenance job, from its wake to its end."""
+
+    kind: ActivityKind
+    scope: trio.CancelScope = field(factory=trio.CancelScope)
+    cause: CancelCause | None = None
+    discard_claimed: bool = False
+    latched: bool = False
+
+    def cancel(self, cause: CancelCause, *, keep_inbox: bool) -> None:
+        """Ask for the end. The first cause stands; a clearing cancel drops the latch."""
+        if self.cause is None:
+            self.cause = fresh_cause(cause)
+        if not keep_inbox:
+            self.discard_claimed = True
+            self.latched = False
+        self.scope.cancel(reason=f"agent cancelled: {type(cause).__name__}")
+
+
+def fresh_cause(cause: CancelCause) -> CancelCause:
+    """A plain copy: kind, and the reason text of a hook; nothing a caller hung on it."""
+    match cause:
+        case HookCause(reason=reason):
+            return HookCause(reason)
+        case ParentCause():
+            return ParentCause()
+        case DisposedCause():
+            return DisposedCause()
+        case LegacyCause():
+            return LegacyCause()
+        case _:
+            return UserCause()
+
+
+@define(eq=False)
+class Waiter:
+    """Somebody waits for the turn that claims a message."""
+
+    message_id: MessageId
+    done: trio.Event = field(factory=trio.Event)
+    turn_number: int | None = None
+    turn: Turn | None = None
+    error: BaseException | None = None
+
+    def settle(self, turn: Turn | None = None, error: BaseException | None = None) -> None:
+        if not self.done.is_set():
+            self.turn, self.error = turn, error
+            self.done.set()
+
+
+@define(eq=False)
+class RunState:
+    """The run controls of one agent. All methods are plain and run in the Trio thread.
+
+    *held*: creation is not finished, wakes are remembered. *closing*: disposal has
+    begun. *gone*: it is over.
+    """
+
+    session: Session
+    hooks: Hooks
+    view: AgentView = field(init=False)
+    inbox: Inbox = field(init=False)
+    activity: Activity | None = None
+    status: AgentStatus = "idle"
+    held: bool = True
+    closing: bool = False
+    gone: bool = False
+    turn_open: bool = False
+    late_wake: bool = False
+    flushing: trio.CancelScope | None = None
+    waiters: dict[MessageId, Waiter] = field(factory=dict)
+    _held_wake: bool = False
+    _changes: AsyncValue[int] = field(factory=lambda: AsyncValue(0))
+
+    def __attrs_post_init__(self) -> None:
+        self.inbox = Inbox(self.session.pending, self.splice)
+
+    # --- waiting ------------------------------------------------------------------------
+
+    async def wait(self, reached: Callable[[], bool]) -> None:
+        """Return while *reached* is true; it is asked again at every change."""
+        while not reached():
+            await self.wait_moment(reached)
+
+    async def wait_moment(self, reached: Callable[[], bool]) -> None:
+        """Return once *reached* was true, even if it is not any more."""
+        await self._changes.wait_value(lambda _: reached())
+
+    def changed(self) -> None:
+        self._changes.value += 1
+
+    @property
+    def quiescent(self) -> bool:
+        """Nothing runs and nothing is about to."""
+        return self.activity is None and not self._held_wake
+
+    # --- input --------------------------------------------------------------------------
+
+    def send(self, message: UserMessage, target: InboxTarget, wakeup: bool) -> None:
+        """Insert *message* and wake the driver if asked.
+
+        Waking input that comes between a cancel and its convergence goes to next-turn and
+        is latched. The classification is taken before the insertion, so a cancel from an
+        ``inserted`` listener cannot change it (C129).
+        """
+        if self.gone:
+            raise AgentDisposed(f"agent {self.session.id!r} is disposed and takes no input")
+        activity = self.activity
+        converging = activity is not None and activity.cause is not None
+        disposing = self.closing or (
+            activity is not None and isinstance(activity.cause, DisposedCause)
+        )
+        if wakeup and converging and not disposing:
+            target = "next-turn"
+        self.inbox.append(target, message)
+        if wakeup and not disposing:
+            self._wake(activity, converging)
+
+    def _wake(self, activity: Activity | None, converging: bool) -> None:
+        if self.held:
+            self._held_wake = True
+        elif activity is None:
+            # An observer of the insertion may have woken it already.
+            if self.activity is None:
+                self.start()
+        elif converging or activity.kind == "maintenance":
+            activity.latched = True
+        elif not self.turn_open:
+            self.late_wake = True
+
+    def start(self) -> None:
+        """Enter ``running`` with a fresh activity, at once."""
+        self.activity = Activity("turn")
+        self.set_status("running")
+        self.changed()
+
+    def release(self) -> None:
+        """Creation is finished: let held input run."""
+        self.held = False
+        if self._held_wake:
+            self._held_wake = False
+            if self.activity is None and self.session.pending:
+                self.start()
+        self.changed()
+
+    def cancel(self, cause: CancelCause, *, keep_inbox: bool) -> None:
+        """Abort the activity, if any, and clear the inbox unless told to keep it."""
+        if self.activity is not None:
+            self.activity.cancel(cause, keep_inbox=keep_inbox)
+        if not keep_inbox:
+            self.late_wake = False
+            self._held_wake = False
+            self.session.after_append(self.inbox.clear)
+
+    def begin_closing(self, cause: CancelCause, *, keep_inbox: bool) -> None:
+        """Disposal: the driver ends its turn, or stops where it waits."""
+        if self.closing:
+            return
+        self.closing = True
+        self.cancel(cause, keep_inbox=keep_inbox)
+        if self.flushing is not None:
+            self.flushing.cancel(reason="the agent is being disposed of")
+        self.changed()
+
+    # --- the inbox, on the record -------------------------------------------------------
+
+    def splice(self, splice: InboxSpliced) -> None:
+        """Append an edit and publish it: discarded, then inserted, after the event."""
+        removed = self.session.pending.removed(splice)
+        self.session.append(splice)
+        if splice.outcome is not None:
+            for message in removed:
+                self._discarded(message)
+                self.hooks.inbox_discarded.notify(InboxNotice(self.view, message))
+        for message in splice.inserted:
+            self.hooks.inbox_inserted.notify(InboxNotice(self.view, message))
+
+    def claim(self, turn: int, *, with_prompt: bool) -> tuple[UserMessage, ...]:
+        """Take all next-step input and, at a turn's start, one prompt (C56)."""
+        claimed: list[UserMessage] = []
+        lists: tuple[tuple[InboxTarget, int], ...] = (
+            ("next-step", len(self.inbox.next_step)),
+            ("next-turn", 1 if with_prompt and self.inbox.next_turn else 0),
+        )
+        for target, count in lists:
+            if count:
+                splice = InboxSpliced(target, 0, count)
+                claimed.extend(self.session.pending.removed(splice))
+                self.session.append(splice)
+        for message in claimed:
+            if waiter := self.waiters.get(message.id):
+                waiter.turn_number = turn
+            self.hooks.inbox_claimed.notify(InboxNotice(self.view, message, turn))
+        return tuple(claimed)
+
+    def _discarded(self, message: UserMessage) -> None:
+        waiter = self.waiters.get(message.id)
+        if waiter is not None and waiter.turn_number is None:
+            waiter.settle(error=_discarded_error(message.id))
+
+    # --- status -------------------------------------------------------------------------
+
+    def set_status(self, status: AgentStatus) -> None:
+        assert status != self.status, "a status change that changes nothing"
+        self.status = status
+        self.changed()
+        self.hooks.status.notify(StatusChanged(self.view, status))
+
+    def finish_maintenance(self, activity: Activity) -> None:
+        """Maintenance is over; a latched wake runs now."""
+        self.activity = None
+        if activity.latched and self.session.pending and not self.closing:
+            self.start()
+        self.changed()
+
+
+def _discarded_error(message_id: MessageId) -> BaseException:
+    return MessageDiscarded(f"message {message_id!r} was removed before any turn entered it")

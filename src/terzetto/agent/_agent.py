@@ -1,0 +1,252 @@
+"""Agent: the handle everybody programs against."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Literal, TypeVar, TypeVarTuple
+
+import trio
+from attrs import define, field
+
+from ..session import AgentStatus, Inbox, Messages, Session
+from ..vocabulary import (
+    ActivityCancelled,
+    AgentBusy,
+    AgentCrashed,
+    AgentDisposed,
+    CancelCause,
+    InboxTarget,
+    InvalidValue,
+    MessageId,
+    SessionId,
+    UserCause,
+    UserMessage,
+    WouldDeadlock,
+    WrongThread,
+)
+from ._activity import Activity, RunState, Waiter
+from ._initiator import current_agent
+from ._model import AgentModel
+from ._scope import AgentScope
+from ._turn import Turn
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+
+@define(eq=False, repr=False)
+class Agent:
+    """One running agent: a controller around model requests, never the model itself.
+
+    Plain methods never block and belong to the Trio thread; elsewhere they raise
+    `WrongThread` before anything changes.
+    """
+
+    session: Session
+    scope: AgentScope
+    model: AgentModel
+    parent: Agent | None
+    _state: RunState
+    _crash: BaseException | None = field(default=None, init=False)
+    _thread: int = field(factory=threading.get_ident, init=False)
+    _nursery: trio.Nursery | None = field(default=None, init=False)
+
+    def __repr__(self) -> str:
+        return f"<Agent {self.id}: {self.status}>"
+
+    @property
+    def id(self) -> SessionId:
+        """The identity shared by the agent and its session."""
+        return self.session.id
+
+    @property
+    def status(self) -> AgentStatus:
+        """``running`` from a wake until the queue has converged; maintenance is ``idle``."""
+        return self._state.status
+
+    @property
+    def disposed(self) -> bool:
+        """Whether the agent takes no input any more."""
+        return self._state.gone
+
+    @property
+    def inbox(self) -> Inbox:
+        """What is pending, and editing it."""
+        return self._state.inbox
+
+    def history(self) -> Messages:
+        """The messages the model would see now."""
+        return self.session.history()
+
+    # --- input --------------------------------------------------------------------------
+
+    def followup(self, message: str | UserMessage) -> MessageId:
+        """Queue a prompt for a turn of its own and wake the agent. Returns its id."""
+        return self.send(message, "next-turn", True)
+
+    def steer(self, message: str | UserMessage) -> MessageId:
+        """Give input to the next step: of the running turn, or of a turn it starts."""
+        return self.send(message, "next-step", True)
+
+    def inject(self, message: str | UserMessage) -> MessageId:
+        """Add input to the next step that happens, without waking the agent."""
+        return self.send(message, "next-step", False)
+
+    @trio.lowlevel.enable_ki_protection
+    def send(self, message: str | UserMessage, target: InboxTarget, wakeup: bool) -> MessageId:
+        """The primitive under `followup`, `steer` and `inject`.
+
+        A ``str`` becomes a message from the user. Sends of one synchronous stretch all
+        land before the driver starts or goes on.
+
+        Raises:
+            DuplicateMessage: A message with this id is pending.
+            AgentDisposed: The agent is gone.
+        """
+        self._check_thread()
+        if target not in ("next-turn", "next-step"):
+            raise InvalidValue(f"target: expected 'next-turn' or 'next-step', got {target!r}")
+        message = self._message(message)
+        self._state.send(message, target, wakeup)
+        return message.id
+
+    @trio.lowlevel.enable_ki_protection
+    def cancel(self, cause: CancelCause = UserCause(), *, keep_inbox: bool = False) -> None:
+        """Ask the running turn or maintenance to end, and clear pending input.
+
+        Returns at once; `wait_idle` waits for the end. Delivered text is kept, started
+        tools are waited for, every call is answered. With *keep_inbox* pending input
+        stays. On an idle agent only the inbox is cleared; nothing is armed for later.
+        """
+        self._check_thread()
+        if not self._state.gone:
+            self._state.cancel(cause, keep_inbox=keep_inbox)
+
+    # --- waiting ------------------------------------------------------------------------
+
+    async def ask(
+        self, message: str | UserMessage, *, on_cancel: Literal["cancel", "leave"] = "cancel"
+    ) -> Turn:
+        """`followup`, then wait for the end of the turn that claims this message.
+
+        Returns the `Turn` for ``completed``, ``max-tokens``, ``blocked`` and ``aborted``.
+
+        Raises:
+            TurnFailed: The turn ended in error.
+            MessageDiscarded: The message was removed before any turn claimed it.
+            AgentDisposed: The agent went away first.
+            WouldDeadlock: Called from inside this agent's own tools, hooks or children.
+
+        Cancellation: a pending message is removed, a claimed one cancels its turn (the
+        inbox kept) unless *on_cancel* is ``"leave"``; `trio.Cancelled` goes on at once.
+        """
+        self._check_outside("ask")
+        await trio.lowlevel.checkpoint_if_cancelled()
+        message = self._message(message)
+        state = self._state
+        waiter = Waiter(message.id)
+        state.waiters[message.id] = waiter
+        try:
+            self.followup(message)
+            await waiter.done.wait()
+        except trio.Cancelled:
+            if on_cancel == "cancel" and not waiter.done.is_set() and not state.gone:
+                self._withdraw(waiter)
+            raise
+        finally:
+            if state.waiters.get(message.id) is waiter:
+                del state.waiters[message.id]
+        if waiter.error is not None:
+            raise waiter.error
+        assert waiter.turn is not None
+        return waiter.turn
+
+    def _withdraw(self, waiter: Waiter) -> None:
+        if waiter.turn_number is None:
+            self.inbox.remove(waiter.message_id)
+        elif self._state.turn_open:
+            self.cancel(keep_inbox=True)
+
+    async def wait_idle(self) -> None:
+        """Return once the whole agent is quiescent, replacement work included.
+
+        No result for any one message. Returns at once for a disposed agent. Raises
+        `WouldDeadlock` from inside this agent's own tools, hooks or children.
+        """
+        self._check_outside("wait_idle")
+        await trio.lowlevel.checkpoint()
+        await self._state.wait(lambda: self._state.quiescent or self._state.gone)
+        self._check_crash()
+
+    async def wait_status(self, status: AgentStatus) -> None:
+        """Return once the status is or was *status*, at once if it is.
+
+        A disposed agent is idle; waiting for ``running`` returns when it is gone.
+        """
+        if status not in ("idle", "running"):
+            raise InvalidValue(f"status: expected 'idle' or 'running', got {status!r}")
+        state = self._state
+        await state.wait_moment(lambda: state.status == status or state.gone)
+        self._check_crash()
+
+    async def run_maintenance(self, fn: Callable[[*Ts], Awaitable[T]], *args: *Ts) -> T:
+        """Run one job that is no turn, from true idle, in the caller's task.
+
+        Waking input waits in the inbox until it has settled. `cancel` ends the job
+        (`ActivityCancelled`). Raises `AgentBusy` if anything runs or is about to.
+        """
+        self._check_thread()
+        self._check_alive()
+        state = self._state
+        if not state.quiescent or state.held or state.closing:
+            raise AgentBusy(f"maintenance needs an idle agent; {self.id!r} is busy")
+        activity = state.activity = Activity("maintenance")
+        finished = False
+        try:
+            with activity.scope:
+                result = await fn(*args)
+                finished = True
+        finally:
+            state.finish_maintenance(activity)
+        if not finished:
+            raise ActivityCancelled(f"maintenance of {self.id!r} was cancelled")
+        return result
+
+    # --- checks -------------------------------------------------------------------------
+
+    def _message(self, message: str | UserMessage) -> UserMessage:
+        if isinstance(message, str):
+            return UserMessage(message, id=self.session.new_id())
+        if not isinstance(message, UserMessage):
+            raise InvalidValue(
+                f"message: expected a str or a UserMessage, got {type(message).__name__}"
+            )
+        return message
+
+    def _check_thread(self) -> None:
+        if threading.get_ident() != self._thread:
+            raise WrongThread(
+                "an agent's methods belong to its Trio thread; from a worker thread use "
+                "trio.from_thread.run_sync"
+            )
+
+    def _check_outside(self, call: str) -> None:
+        """Refuse to wait for an agent from inside its own work."""
+        self._check_thread()
+        inside = current_agent()
+        while inside is not None:
+            if inside is self:
+                raise WouldDeadlock(
+                    f"{call} on {self.id!r} from inside its own tools, hooks or children "
+                    "would wait for itself"
+                )
+            inside = inside.parent
+
+    def _check_alive(self) -> None:
+        if self._state.gone:
+            raise AgentDisposed(f"agent {self.id!r} is disposed")
+
+    def _check_crash(self) -> None:
+        if self._crash is not None:
+            raise AgentCrashed(f"the driver of {self.id!r} failed") from self._crash

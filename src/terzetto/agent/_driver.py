@@ -1,0 +1,370 @@
+"""The driver: the loop over turns of one agent.
+
+We own this sequence, so it is straight-line code: the program counter is the state.
+Why a turn ended is read from its activity and the exception's parts, never from
+``cancelled_caught``: a nursery whose children turned `Cancelled` into outcomes leaves
+without raising, and a cancelled batch may raise a group.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Protocol
+
+import trio
+from attrs import define, evolve, field
+
+from ..llm import failure_of
+from ..session import Closing, Session, closers, is_snapshot
+from ..vocabulary import (
+    Aborted,
+    Blocked,
+    CancelCause,
+    CodedError,
+    Completed,
+    DisposedCause,
+    Draft,
+    Failed,
+    Failure,
+    InboxSpliced,
+    MessageId,
+    ModelSelection,
+    ParentCause,
+    StoreError,
+    TurnEnd,
+    TurnEnding,
+    TurnStart,
+    UserMessage,
+    chain_text,
+    error_code,
+    texts,
+)
+from ._activity import Activity, RunState
+from ._decisions import (
+    Convergence,
+    after_step,
+    after_turn,
+    natural_ending,
+    opens_step,
+    sticky_max_tokens,
+)
+from ._hooks import AgentErrorNotice, Enter, Reject, TurnStopping
+from ._model import AgentModel
+from ._request import RequestBuilder
+from ._scope import AgentScope
+from ._step import Flush, StepRunner
+from ._turn import TurnFailed, summarize
+
+logger = logging.getLogger("terzetto")
+
+
+@define(eq=False)
+class Driven:
+    """What a driver is given: one prepared session and its controls (C2)."""
+
+    session: Session
+    state: RunState
+    scope: AgentScope
+    model: AgentModel
+    requests: RequestBuilder
+    steps: StepRunner
+    flush: Flush
+    has_parent: bool
+
+
+class Driver(Protocol):
+    """The replaceable part that runs an agent (C1)."""
+
+    async def run(self, agent: Driven) -> None:
+        """Drive *agent* until its state is ``closing`` and nothing runs."""
+        ...
+
+
+class LoopDriver:
+    """The built-in driver: call the model, run the tools, repeat."""
+
+    async def run(self, agent: Driven) -> None:
+        await _Loop(agent).run()
+
+
+@define(eq=False)
+class _Cut:
+    """How a turn's body ended, and what must be raised after its closers."""
+
+    ending: TurnEnding
+    closing: Closing
+    error: Exception | None = None
+    reraise: BaseException | None = None
+
+
+@define(eq=False)
+class _Loop:
+    agent: Driven
+    session: Session = field(init=False)
+    state: RunState = field(init=False)
+    _consumed: list[MessageId] = field(factory=list)
+
+    def __attrs_post_init__(self) -> None:
+        self.session = self.agent.session
+        self.state = self.agent.state
+
+    @trio.lowlevel.enable_ki_protection
+    async def run(self) -> None:
+        state = self.state
+        while True:
+            await state.wait(
+                lambda: (
+                    (state.activity is not None and state.activity.kind == "turn")
+                    or (state.closing and state.activity is None)
+                )
+            )
+            if state.activity is None:
+                return
+            await self._drain()
+
+    async def _drain(self) -> None:
+        """Run turns until the agent is idle again."""
+        state = self.state
+        while True:
+            activity = state.activity
+            assert activity is not None
+            # An activity cancelled before its turn opened opens none.
+            ending = await self._turn(activity) if activity.cause is None else None
+            match after_turn(self._convergence(activity, ending)):
+                case "turn":
+                    state.late_wake = False
+                    state.activity = Activity("turn")
+                    continue
+                case "idle":
+                    self._idle()
+                case "idle, then turn":
+                    self._idle()
+                    # A listener of the idle status may have woken it, or disposed of it.
+                    if state.activity is None and not state.closing and self.session.pending:
+                        state.start()
+            return
+
+    def _convergence(self, activity: Activity, ending: TurnEnding | None) -> Convergence:
+        state = self.state
+        pending = self.session.pending
+        if activity.cause is not None:
+            # A cancel that came after `turn/end` rewrites nothing, but it parks the queue.
+            ending = Aborted(activity.cause)
+        return Convergence(
+            ending=ending,
+            queued=bool(pending.lists["next-turn"]),
+            pending=bool(pending),
+            latched=activity.latched,
+            late_wake=state.late_wake,
+            asked=any(
+                waiter.message_id in pending and not waiter.done.is_set()
+                for waiter in state.waiters.values()
+            ),
+            closing=state.closing,
+        )
+
+    def _idle(self) -> None:
+        self.state.late_wake = False
+        self.state.activity = None
+        self.state.set_status("idle")
+
+    # --- one turn -----------------------------------------------------------------------
+
+    async def _turn(self, activity: Activity) -> TurnEnding:
+        session, state = self.session, self.state
+        number = session.place.last_turn + 1
+        first = session.append(TurnStart(number)).seq
+        state.turn_open, state.late_wake = True, False
+        self._consumed = []
+        outcome: TurnEnding | None = None
+        caught: BaseException | None = None
+        try:
+            with activity.scope:
+                outcome = await self._steps(number)
+        except BaseException as error:  # every way out of a turn is closed on the record
+            caught = error
+        cut = self._judge(activity, outcome, caught)
+        self._close(number, cut)
+        state.turn_open = False
+        self._settle_waiters(number, first, cut)
+        if cut.reraise is not None:
+            raise cut.reraise
+        await self._flush_ending()
+        return cut.ending
+
+    def _judge(
+        self, activity: Activity, outcome: TurnEnding | None, caught: BaseException | None
+    ) -> _Cut:
+        """Why the turn ended: the activity's cause first, then the exception's parts."""
+        if activity.cause is not None:
+            self._note_hidden_error(caught)
+            cut = self._aborted(activity.cause, discard=activity.discard_claimed)
+            cut.reraise = _goes_on(caught)
+            return cut
+        if caught is None:
+            if outcome is not None:
+                return _Cut(outcome, Closing(cut="error", ending=outcome))
+            # The scope swallowed a cancel that nobody gave a cause: treat it as a stop.
+            return self._aborted(DisposedCause(), discard=False)
+        if _goes_on(caught) is not None:
+            self._note_hidden_error(caught)
+            outer: CancelCause = ParentCause() if self.agent.has_parent else DisposedCause()
+            cut = self._aborted(outer, discard=False)
+            cut.reraise = caught
+            return cut
+        failure = turn_failure(caught)
+        cut = _Cut(Failed(failure), Closing(cut="error", ending=Failed(failure)))
+        if isinstance(caught, Exception):
+            cut.error = caught
+        else:
+            cut.reraise = caught
+        return cut
+
+    def _aborted(self, cause: CancelCause, *, discard: bool) -> _Cut:
+        ending = Aborted(cause)
+        return _Cut(ending, Closing(cut="cancel", ending=ending, discard_claimed=discard))
+
+    def _close(self, number: int, cut: _Cut) -> None:
+        """Append what the turn still needs, the last of it `turn/end`."""
+        session = self.session
+        closing = evolve(cut.closing, new_id=lambda purpose, seq: session.new_id())
+        step = session.place.last_step
+        for draft in closers(session.place, session.pending, session.folds, closing):
+            if isinstance(draft.data, TurnEnd) and cut.error is not None:
+                self._report(number, step, cut)
+            self._append(draft)
+
+    def _append(self, draft: Draft) -> None:
+        if isinstance(draft.data, InboxSpliced):
+            self.state.splice(draft.data)
+        else:
+            self.session.append_draft(draft)
+
+    def _report(self, turn: int, step: int, cut: _Cut) -> None:
+        assert isinstance(cut.ending, Failed)
+        assert cut.error is not None
+        failure = cut.ending.error
+        logger.error("turn %d of %s failed: %s", turn, self.session.id, failure.message)
+        self.agent.scope.hooks.agent_error.notify(
+            AgentErrorNotice(
+                agent=self.state.view, turn=turn, step=step, error=cut.error, failure=failure
+            )
+        )
+
+    def _note_hidden_error(self, caught: BaseException | None) -> None:
+        rest = _without_cancelled(caught)
+        if isinstance(rest, Exception):
+            logger.warning("hidden by a cancel of %s: %s", self.session.id, chain_text(rest))
+
+    def _settle_waiters(self, number: int, first: int, cut: _Cut) -> None:
+        waiters = [w for w in self.state.waiters.values() if w.turn_number == number]
+        if not waiters:
+            return
+        events = self.session.events[first:]
+        consumed = [i for i in self._consumed if i not in self.session.pending]
+        turn = summarize(number, cut.ending, events, consumed)
+        for waiter in waiters:
+            if isinstance(cut.ending, Failed):
+                error = TurnFailed(turn, cut.ending.error)
+                error.__cause__ = cut.error
+                waiter.settle(error=error)
+            else:
+                waiter.settle(turn)
+
+    async def _flush_ending(self) -> None:
+        """Make the ending durable before idle; if that fails, the ending stands.
+
+        Disposal does not wait here: closing the write path flushes, within its bound.
+        """
+        state = self.state
+        if state.closing:
+            return
+        try:
+            with trio.CancelScope() as state.flushing:
+                await self.agent.flush()
+        except StoreError as error:
+            logger.error("the end of a turn of %s is not durable: %s", self.session.id, error)
+        finally:
+            state.flushing = None
+
+    # --- the body -----------------------------------------------------------------------
+
+    async def _steps(self, turn: int) -> TurnEnding:
+        """Steps until nothing is owed. Returns the natural ending."""
+        state = self.state
+        claimed = self._claim(turn, with_prompt=True)
+        step, owes, hit_max_tokens = 0, False, False
+        while True:
+            selection = self._selection()
+            assembly = await self.agent.requests.assemble(selection)
+            await trio.lowlevel.checkpoint_if_cancelled()
+            decision = await self.agent.requests.decide(turn, step + 1, claimed, selection)
+            await trio.lowlevel.checkpoint_if_cancelled()
+            if isinstance(decision, Reject):
+                return Blocked()
+            assert isinstance(decision, Enter)
+            # A snapshot alone is no input: it goes with what is entered.
+            entered = sum(not is_snapshot(message) for message in decision.messages)
+            if opens_step(entered, owes):
+                step += 1
+                result = await self.agent.steps.run(turn, step, decision, assembly, selection)
+                hit_max_tokens = sticky_max_tokens(hit_max_tokens, result.finish)
+                owes = result.owes
+                move = after_step(result, bool(state.inbox.next_step))
+            elif step == 0:
+                return Completed()
+            else:
+                return natural_ending(hit_max_tokens)
+            if move == "stopping":
+                await self.agent.scope.hooks.turn_stopping.run(TurnStopping(state.view, turn))
+                await trio.lowlevel.checkpoint_if_cancelled()
+                if not state.inbox.next_step:
+                    return natural_ending(hit_max_tokens)
+            claimed = self._claim(turn, with_prompt=False)
+
+    def _claim(self, turn: int, *, with_prompt: bool) -> tuple[UserMessage, ...]:
+        claimed = self.state.claim(turn, with_prompt=with_prompt)
+        self._consumed.extend(message.id for message in claimed)
+        return claimed
+
+    def _selection(self) -> ModelSelection:
+        selection = self.agent.model.current()
+        if selection is None:
+            raise CodedError(
+                "no model is selected; give open_agent(provider=, model=) or call "
+                "agent.model.select()",
+                texts.NO_ROUTE,
+            )
+        return selection
+
+
+def turn_failure(error: BaseException) -> Failure:
+    """What `turn/end` says of *error*: a provider's facts, else its chain of texts."""
+    failure = failure_of(error)
+    if failure.code != texts.UNKNOWN:
+        return failure
+    return Failure(
+        message=failure.message,
+        code=error_code(error),
+        status=failure.status,
+        provider_retry_after_ms=failure.provider_retry_after_ms,
+        request_id=failure.request_id,
+    )
+
+
+def _without_cancelled(error: BaseException | None) -> BaseException | None:
+    if error is None or isinstance(error, trio.Cancelled):
+        return None
+    if isinstance(error, BaseExceptionGroup):
+        return error.split(trio.Cancelled)[1]
+    return error
+
+
+def _goes_on(error: BaseException | None) -> BaseException | None:
+    """*error* if it is the host's to see: a cancel from outside, or a KeyboardInterrupt."""
+    if isinstance(error, (trio.Cancelled, KeyboardInterrupt)):
+        return error
+    if isinstance(error, BaseExceptionGroup):
+        outer = error.subgroup((trio.Cancelled, KeyboardInterrupt))
+        return error if outer is not None else None
+    return None

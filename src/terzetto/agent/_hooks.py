@@ -1,0 +1,218 @@
+"""Every hook point of an agent, typed, and what listeners see and decide."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+from attrs import define, field, frozen
+
+from ..hooks import Notification, Serial, Waterfall
+from ..llm import ChunkStream, StreamCall
+from ..session import AgentStatus, AgentView, Session
+from ..tools import PreExecute, ToolCallHook, ToolHooks, ToolOutcome, ToolResultHook
+from ..vocabulary import (
+    CallConfig,
+    Failure,
+    ModelSelection,
+    RetryPolicy,
+    ToolSchema,
+    UserMessage,
+)
+
+SessionStartSource: TypeAlias = Literal["startup", "resume"]
+
+
+@frozen(kw_only=True)
+class PreStep:
+    """A proposed step: the claimed *messages*, next-step input first, then the prompt."""
+
+    agent: AgentView
+    turn: int
+    step: int
+    messages: tuple[UserMessage, ...]
+    selection: ModelSelection
+
+
+@frozen
+class Enter:
+    """Enter the step with *messages*: complete and authoritative.
+
+    *starts_series* declares that the request does not continue the one before. A
+    wrapping listener keeps both unless it means to change them.
+    """
+
+    messages: tuple[UserMessage, ...]
+    starts_series: bool = False
+
+
+@frozen
+class Reject:
+    """Open no step; the turn ends ``blocked`` and the claimed input is consumed."""
+
+
+StepDecision: TypeAlias = Enter | Reject
+
+
+@frozen(kw_only=True)
+class Assembly:
+    """The prompt and the tools of a step and its retries. May be rewritten whole."""
+
+    agent: AgentView
+    selection: ModelSelection
+    system: str
+    tools: tuple[ToolSchema, ...]
+
+
+@frozen(kw_only=True)
+class RequestHook:
+    """The configuration of one attempt (1 is the first). The route may not be changed."""
+
+    agent: AgentView
+    turn: int
+    step: int
+    attempt: int
+    config: CallConfig
+
+
+@frozen(kw_only=True)
+class RequestFailed:
+    """A model request that failed. *policy* is absent when no adapter served it."""
+
+    agent: AgentView
+    turn: int
+    step: int
+    attempt: int
+    provider: str
+    failure: Failure
+    policy: RetryPolicy | None
+
+
+@frozen
+class Retry:
+    """Make another attempt in the same step."""
+
+
+@frozen
+class End:
+    """Let the failure end the turn."""
+
+
+FailureDecision: TypeAlias = Retry | End
+
+
+@frozen
+class TurnStopping:
+    """An otherwise completed turn is about to close; steer to keep it open."""
+
+    agent: AgentView
+    turn: int
+
+
+@frozen
+class StatusChanged:
+    """The agent's status is now *status*; it was the other one."""
+
+    agent: AgentView
+    status: AgentStatus
+
+
+@frozen
+class SessionStarted:
+    """Once, before the first turn. No veto: compose in ``setup``."""
+
+    agent: AgentView
+    source: SessionStartSource
+
+
+@frozen
+class InboxNotice:
+    """A message entered or left the inbox. *turn* is the one that claimed it."""
+
+    agent: AgentView
+    message: UserMessage
+    turn: int | None = None
+
+
+@frozen(kw_only=True)
+class AgentErrorNotice:
+    """A turn failed. *step* is 0 before the first step; *failure* is what the log says."""
+
+    agent: AgentView
+    turn: int
+    step: int
+    error: BaseException
+    failure: Failure
+
+
+@define(eq=False)
+class Hooks:
+    """The hook points of one scope. Listeners of an engine's scope see every agent."""
+
+    pre_step: Waterfall[PreStep, StepDecision] = field()
+    assemble: Waterfall[Assembly, Assembly] = field()
+    request: Waterfall[RequestHook, CallConfig] = field()
+    request_error: Waterfall[RequestFailed, FailureDecision] = field()
+    stream: Waterfall[StreamCall, ChunkStream] = field()
+    tool_pre_execute: Waterfall[ToolCallHook, PreExecute] = field()
+    tool_execute: Waterfall[ToolCallHook, ToolOutcome] = field()
+    tool_post_execute: Waterfall[ToolResultHook, ToolOutcome] = field()
+    turn_stopping: Serial[TurnStopping] = field()
+    agent_created: Serial[AgentView] = field()
+    tool_result: Notification[ToolResultHook] = field()
+    status: Notification[StatusChanged] = field()
+    agent_disposed: Notification[AgentView] = field()
+    agent_error: Notification[AgentErrorNotice] = field()
+    session_created: Notification[Session] = field()
+    session_disposed: Notification[Session] = field()
+    session_started: Notification[SessionStarted] = field()
+    inbox_inserted: Notification[InboxNotice] = field()
+    inbox_claimed: Notification[InboxNotice] = field()
+    inbox_discarded: Notification[InboxNotice] = field()
+
+    @classmethod
+    def over(cls, parent: Hooks | None) -> Hooks:
+        """Fresh hook points whose dispatch includes the listeners of *parent*."""
+
+        def over(name: str) -> object:
+            return getattr(parent, name) if parent is not None else None
+
+        return cls(
+            **{
+                name: kind(name, over(name))  # type: ignore[arg-type]
+                for name, kind in _KINDS.items()
+            }
+        )
+
+    def close(self) -> None:
+        for name in _KINDS:
+            getattr(self, name).close()
+
+    def tools(self) -> ToolHooks:
+        """The four that the tool pipeline runs."""
+        return ToolHooks(
+            self.tool_pre_execute, self.tool_execute, self.tool_post_execute, self.tool_result
+        )
+
+
+_KINDS: dict[str, type[Waterfall[object, object] | Serial[object] | Notification[object]]] = {
+    "pre_step": Waterfall,
+    "assemble": Waterfall,
+    "request": Waterfall,
+    "request_error": Waterfall,
+    "stream": Waterfall,
+    "tool_pre_execute": Waterfall,
+    "tool_execute": Waterfall,
+    "tool_post_execute": Waterfall,
+    "turn_stopping": Serial,
+    "agent_created": Serial,
+    "tool_result": Notification,
+    "status": Notification,
+    "agent_disposed": Notification,
+    "agent_error": Notification,
+    "session_created": Notification,
+    "session_disposed": Notification,
+    "session_started": Notification,
+    "inbox_inserted": Notification,
+    "inbox_claimed": Notification,
+    "inbox_discarded": Notification,
+}

@@ -1,0 +1,42 @@
+"""The initiator: which agent started the running task (C43-C46).
+
+Attribution only. It is inherited by every task that an agent's driver starts, proves
+neither liveness nor permission, and does not cross processes or the wire.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING
+
+from ..vocabulary import UsageError
+
+if TYPE_CHECKING:
+    from ._agent import Agent
+
+_initiator: ContextVar[Agent | None] = ContextVar("terzetto_initiator", default=None)
+
+
+def current_agent() -> Agent | None:
+    """The agent that started the running task, or None. For attribution only."""
+    return _initiator.get()
+
+
+def require_agent() -> Agent:
+    """`current_agent`, or `UsageError` outside every agent."""
+    agent = _initiator.get()
+    if agent is None:
+        raise UsageError("this task was started by no agent")
+    return agent
+
+
+@contextmanager
+def initiated_by(agent: Agent | None) -> Iterator[None]:
+    """Attribute the block, and the tasks it starts, to *agent*; to nobody with None."""
+    token = _initiator.set(agent)
+    try:
+        yield
+    finally:
+        _initiator.reset(token)

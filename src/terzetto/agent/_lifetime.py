@@ -1,0 +1,181 @@
+"""Lifetime: one agent's task, its nursery, and its teardown.
+
+Nesting is the teardown order (C27): the driver stops, the nursery with children and
+background jobs ends, the scope unwinds, the write path closes, the agent is detached,
+then the session. Everything after the driver's last append runs under one bounded
+shield.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+import trio
+from attrs import define, field
+
+from ..vocabulary import (
+    AgentDisposed,
+    CancelCause,
+    DisposedCause,
+    SessionId,
+    StoreError,
+    chain_text,
+)
+from ._agent import Agent
+from ._driver import Driven, Driver
+from ._initiator import initiated_by
+from ._registry import AgentRegistry
+from ._scope import AgentScope
+
+logger = logging.getLogger("terzetto")
+
+
+class WritePath(Protocol):
+    """How a session's events reach its store, and how that ends."""
+
+    async def flush(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+class NoStore:
+    """Memory-only sessions: nothing to wait for."""
+
+    async def flush(self) -> None:
+        return None
+
+    async def close(self) -> None:
+        return None
+
+
+@define(eq=False)
+class Lifetime:
+    """Runs and tears down one agent. `done` is set when nothing of it is left."""
+
+    agent: Agent
+    driven: Driven
+    driver: Driver
+    path: WritePath
+    registry: AgentRegistry
+    engine_scope: AgentScope
+    shutdown_timeout: float
+    report_unsaved: Callable[[SessionId, str], None]
+    done: trio.Event = field(factory=trio.Event)
+    on_crash: Callable[[], None] | None = None
+    session_announced: bool = False
+    agent_announced: bool = False
+
+    async def run(self, task_status: trio.TaskStatus[None]) -> None:
+        """The agent's task, in its owner's nursery; started once it can own children."""
+        try:
+            with initiated_by(self.agent):
+                await self._drive(task_status)
+        finally:
+            await self.tear_down()
+
+    @trio.lowlevel.enable_ki_protection
+    async def _drive(self, task_status: trio.TaskStatus[None]) -> None:
+        try:
+            async with trio.open_nursery() as nursery:
+                self.agent._nursery = nursery
+                task_status.started()
+                await self.driver.run(self.driven)
+                nursery.cancel_scope.cancel(reason="the agent was disposed of")
+        except BaseExceptionGroup as group:
+            self._sort_out(group)
+        except Exception as error:
+            self._crash(error)
+
+    def _sort_out(self, group: BaseExceptionGroup) -> None:
+        """A defect stays here, as a crash; the host's own goes on, alone if it is alone."""
+        defects, others = group.split(Exception)
+        if defects is not None:
+            self._crash(_single(defects))
+        if others is not None:
+            raise _single(others) from None
+
+    def _crash(self, error: BaseException) -> None:
+        self.agent._crash = error
+        logger.error(
+            "the driver of %s failed: %s", self.agent.id, chain_text(error), exc_info=error
+        )
+        if self.on_crash is not None:
+            self.on_crash()
+
+    def begin_disposal(self, cause: CancelCause, *, keep_inbox: bool) -> None:
+        self.agent._state.begin_closing(cause, keep_inbox=keep_inbox)
+
+    async def tear_down(self) -> None:
+        """Unwind what creation built, in order. Idempotent; never raises for the store."""
+        if self.done.is_set():
+            return
+        agent, state = self.agent, self.agent._state
+        state.begin_closing(DisposedCause(), keep_inbox=True)
+        with trio.CancelScope(shield=True, deadline=self._deadline()) as bound:
+            agent.scope.close()
+            try:
+                await self.path.close()
+            except StoreError as error:
+                self.report_unsaved(agent.id, str(error))
+        if bound.cancelled_caught:
+            self.report_unsaved(agent.id, f"not durable within {self.shutdown_timeout} s")
+        state.gone = True
+        self.registry.detach(agent)
+        if self.agent_announced:
+            self.engine_scope.hooks.agent_disposed.notify(agent)
+        agent.session.detach()
+        if self.session_announced:
+            self.engine_scope.hooks.session_disposed.notify(agent.session)
+        self.registry.release(agent.id)
+        self.done.set()
+        state.changed()
+        for waiter in list(state.waiters.values()):
+            waiter.settle(error=self._end_of(agent))
+
+    def _deadline(self) -> float:
+        return trio.current_time() + self.shutdown_timeout
+
+    def _end_of(self, agent: Agent) -> BaseException:
+        try:
+            agent._check_crash()
+        except Exception as crash:
+            return crash
+        return AgentDisposed(f"agent {agent.id!r} was disposed of before a turn ended")
+
+
+@define(eq=False)
+class AgentHandle:
+    """The power to tear an agent down. Only its holder has it (C35)."""
+
+    agent: Agent
+    _life: Lifetime = field(repr=False)
+
+    def begin_disposal(self, *, keep_inbox: bool = False) -> None:
+        """Cancel what runs and stop the driver; `dispose` waits for the end."""
+        self.agent._check_thread()
+        if not self._life.done.is_set():
+            self._life.begin_disposal(DisposedCause(), keep_inbox=keep_inbox)
+
+    async def dispose(self) -> None:
+        """Tear the agent down; return when nothing of it is left.
+
+        A running turn ends ``disposed``, started tools are waited for, pending input is
+        discarded on the record. Every call awaits the one teardown. Raises
+        `WouldDeadlock` from inside the agent's own work. Cancellation: the teardown
+        goes on without the caller.
+        """
+        if self._life.done.is_set():
+            await trio.lowlevel.checkpoint()
+            return
+        self.agent._check_outside("dispose")
+        self.begin_disposal()
+        await self._life.done.wait()
+
+
+def _single(error: BaseException) -> BaseException:
+    """The one exception in *error*, or *error* when there are several."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error

@@ -1,0 +1,210 @@
+"""One step: attempts at one model request, then the tools that the answer asked for.
+
+Chunks are appended as they come, with no wait between them; so whatever cuts the
+stream finds the delivered prefix in the log already. What a cut step still needs is
+decided by `session.closers`, not here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import trio
+from attrs import define, field
+
+from ..llm import ChunkStream, PreparedCall, StreamCall
+from ..session import AgentView, Session, answer_draft
+from ..tools import ToolBatch, ToolOutcome, ToolPipeline
+from ..vocabulary import (
+    APPEND,
+    AbortedFinish,
+    AssistantChunk,
+    ErrorFinish,
+    Failure,
+    Finish,
+    FinishReason,
+    MessageId,
+    ModelSelection,
+    ProviderError,
+    Request,
+    StepEnd,
+    StepStart,
+    ToolCallBlock,
+    ToolCallEvent,
+    ToolResultBlock,
+    ToolResultEvent,
+    ToolSource,
+    UserMessage,
+    is_complete,
+)
+from ._activity import RunState
+from ._decisions import StepResult
+from ._hooks import Assembly, End, Enter, FailureDecision, RequestFailed, Retry
+from ._request import RequestBuilder
+from ._scope import AgentScope
+from ._services import Services
+
+FAIR_AFTER = 50
+"""Chunks in a row after which the driver makes one real checkpoint."""
+
+Flush = Callable[[], Awaitable[None]]
+
+
+@define(eq=False)
+class StepRunner:
+    """Runs the steps of one agent."""
+
+    agent: AgentView
+    session: Session
+    state: RunState
+    scope: AgentScope
+    services: Services
+    requests: RequestBuilder
+    flush: Flush
+    _pipeline: ToolPipeline = field(init=False)
+    _unparked: int = 0
+
+    def __attrs_post_init__(self) -> None:
+        self._pipeline = ToolPipeline(
+            self.agent,
+            self.scope.tools,
+            self.scope.hooks.tools(),
+            self.services.approver,
+            self.services.thread_limiter,
+        )
+
+    async def run(
+        self, turn: int, step: int, entry: Enter, assembly: Assembly, selection: ModelSelection
+    ) -> StepResult:
+        """Run one accepted step to its `step/end`.
+
+        Raises `ProviderError` for a request that failed and was not retried, and whatever
+        listeners raise; the step is then still open.
+        """
+        session = self.session
+        session.append(StepStart(turn, step))
+        await trio.lowlevel.checkpoint_if_cancelled()
+        finish = await self._ask_model(turn, step, entry, assembly, selection)
+        await trio.lowlevel.checkpoint_if_cancelled()
+        calls = tuple(owed.call for owed in session.place.owed())
+        owes = False
+        if calls:
+            batch = ToolBatch(
+                calls=calls,
+                capacity=self.services.settings.max_parallel_tool_calls,
+                pipeline=self._pipeline,
+                log=StepLog(turn, step, session, self.state, self.flush),
+            )
+            result = await self.services.executor.execute(batch)
+            owes = not result.concludes
+            await trio.lowlevel.checkpoint_if_cancelled()
+        session.append(StepEnd(turn, step))
+        return StepResult(finish, owes)
+
+    # --- the request --------------------------------------------------------------------
+
+    async def _ask_model(
+        self, turn: int, step: int, entry: Enter, assembly: Assembly, selection: ModelSelection
+    ) -> FinishReason:
+        """Attempts until one gives an answer; the answer is then in the log."""
+        attempt = 1
+        batch: tuple[UserMessage, ...] | None = entry.messages
+        starts_series = entry.starts_series
+        while True:
+            prepared = await self.requests.prepare(turn, step, attempt, selection)
+            await trio.lowlevel.checkpoint_if_cancelled()
+            request = self.requests.admit(turn, step, assembly, prepared, batch, starts_series)
+            await trio.lowlevel.checkpoint_if_cancelled()
+            failure = await self._attempt(turn, step, attempt, prepared, request)
+            if failure is None:
+                break
+            if not await self._retries(turn, step, attempt, prepared, failure):
+                raise ProviderError(failure)
+            await trio.lowlevel.checkpoint_if_cancelled()
+            batch, starts_series, attempt = None, False, attempt + 1
+        draft, reason = answer_draft(self.session.place, self.session.folds, self._new_id)
+        self.session.append_draft(draft)
+        return reason
+
+    async def _attempt(
+        self, turn: int, step: int, attempt: int, prepared: PreparedCall, request: Request
+    ) -> Failure | None:
+        """Stream one attempt into the log. Returns its failure, or None for an answer."""
+        await self.flush()
+        call = StreamCall(self.agent, turn, step, attempt, request)
+
+        async def open_stream(value: StreamCall) -> ChunkStream:
+            return prepared.open_stream(value.request)
+
+        failure: Failure | None = None
+        async with await self.scope.hooks.stream.run(call, open_stream) as chunks:
+            async for chunk in chunks:
+                # What arrives after the cancel was not delivered.
+                await trio.lowlevel.checkpoint_if_cancelled()
+                self.session.append(AssistantChunk(turn, step, chunk))
+                if isinstance(chunk, Finish) and not is_complete(chunk.reason):
+                    assert isinstance(chunk.reason, (ErrorFinish, AbortedFinish))
+                    failure = chunk.reason.failure
+                    break
+                await self._breathe()
+        await trio.lowlevel.checkpoint_if_cancelled()
+        return failure
+
+    async def _breathe(self) -> None:
+        self._unparked += 1
+        if self._unparked >= FAIR_AFTER:
+            self._unparked = 0
+            await trio.lowlevel.checkpoint()
+        else:
+            await trio.lowlevel.checkpoint_if_cancelled()
+
+    async def _retries(
+        self, turn: int, step: int, attempt: int, prepared: PreparedCall, failure: Failure
+    ) -> bool:
+        hook = self.scope.hooks.request_error
+        if not hook:
+            return False
+        failed = RequestFailed(
+            agent=self.agent,
+            turn=turn,
+            step=step,
+            attempt=attempt,
+            provider=prepared.config.provider,
+            failure=failure,
+            policy=prepared.info.retry_policy,
+        )
+        return isinstance(await hook.run(failed, _end), Retry)
+
+    def _new_id(self, purpose: str, seq: int) -> MessageId:
+        return self.session.new_id()
+
+
+async def _end(value: RequestFailed) -> FailureDecision:
+    return End()
+
+
+@define(eq=False)
+class StepLog:
+    """Where a batch of one step is recorded."""
+
+    turn: int
+    step: int
+    session: Session
+    state: RunState
+    _flush: Flush
+
+    def call(self, call: ToolCallBlock) -> int:
+        event = ToolCallEvent(self.turn, self.step, call.id, call.name, call.arguments)
+        return self.session.append(event).seq
+
+    def result(self, call: ToolCallBlock, call_seq: int, outcome: ToolOutcome) -> None:
+        """Append the result, then its contexts as next-step input (C118)."""
+        block = ToolResultBlock(call.id, outcome.content, outcome.is_error)
+        message = UserMessage((block,), ToolSource(call.id), self.session.new_id())
+        event = ToolResultEvent(self.turn, self.step, message, outcome.error)
+        self.session.append(event, APPEND, (call_seq,))
+        for context in outcome.contexts:
+            self.state.inbox.append("next-step", context)
+
+    async def flush(self) -> None:
+        await self._flush()

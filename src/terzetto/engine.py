@@ -1,0 +1,306 @@
+"""The engine: what an application opens inside its own Trio program.
+
+No threads beyond Trio's, no signal handlers, no global state; several engines may
+live side by side. Leaving the block tears everything down before it returns, and an
+exception raised in the block leaves as itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+
+import trio
+from attrs import define, field
+
+from .agent import (
+    Agent,
+    AgentHandle,
+    Agents,
+    AgentScope,
+    Driver,
+    LoopDriver,
+    Services,
+    Settings,
+    Setup,
+    TrioBell,
+)
+from .hooks import await_listener, call_listener
+from .llm import Adapter, ModelRuntime
+from .session import Session
+from .stores import Store
+from .tools import Approver, PoolExecutor, Tool, ToolExecutor, unprotected_frames
+from .vocabulary import (
+    AgentCrashed,
+    Event,
+    InvalidValue,
+    MessageId,
+    SessionId,
+    StoreError,
+    chain_text,
+    new_message_id,
+)
+
+logger = logging.getLogger("terzetto")
+
+
+def wall_clock_ms() -> int:
+    """Milliseconds since the epoch."""
+    return time.time_ns() // 1_000_000
+
+
+@define(eq=False)
+class Engine:
+    """Runs agents. Made by `open_engine`.
+
+    *scope* is where tools, prompt sections, guards and listeners for all agents are
+    registered; *agents* knows who lives and makes more; *settings* are live; *unsaved*
+    names the sessions whose end did not reach the store, with the reason.
+    """
+
+    agents: Agents = field(repr=False)
+    scope: AgentScope = field(repr=False)
+    settings: Settings
+    unsaved: dict[str, str] = field(factory=dict)
+
+    @asynccontextmanager
+    async def open_agent(
+        self,
+        *,
+        provider: str | None = None,
+        model: str | None = None,
+        effort: str | None = None,
+        system: str | None = None,
+        tools: Iterable[Tool] = (),
+        max_tokens: int | None = None,
+        cwd: str | None = None,
+        session_id: str | None = None,
+        resume: str | None = None,
+        seed: Sequence[Event] = (),
+        parent: Agent | None = None,
+        meta: Mapping[str, object] | None = None,
+        setup: Setup | None = None,
+    ) -> AsyncIterator[Agent]:
+        """An agent for the length of the block: fresh, or with ``resume=id`` a stored one.
+
+        Leaving disposes: a running turn is aborted; ``await agent.wait_idle()`` first to
+        let it finish. Left by `trio.Cancelled` or KeyboardInterrupt, pending input is kept
+        for the next resume, else it is discarded on the record. Arguments are those of
+        `Agents.create` and `Agents.resume`. Raises `AgentCrashed`, cancelling the
+        block, if the agent's driver fails.
+        """
+        if resume is None:
+            handle = await self.agents.create(
+                provider=provider,
+                model=model,
+                effort=effort,
+                system=system,
+                tools=tools,
+                max_tokens=max_tokens,
+                cwd=cwd,
+                session_id=session_id,
+                seed=seed,
+                parent=parent,
+                meta=meta,
+                setup=setup,
+            )
+        else:
+            if session_id is not None or seed or cwd is not None or meta is not None:
+                raise InvalidValue(
+                    "resume= names a stored session; session_id, seed, cwd and meta are for "
+                    "fresh ones"
+                )
+            handle = await self.agents.resume(
+                resume,
+                provider=provider,
+                model=model,
+                effort=effort,
+                system=system,
+                tools=tools,
+                max_tokens=max_tokens,
+                parent=parent,
+                setup=setup,
+            )
+        body: BaseException | None = None
+        with trio.CancelScope() as scope:
+            handle._life.on_crash = lambda: scope.cancel(reason="the agent crashed")
+            try:
+                yield handle.agent
+            except BaseException as error:  # kept, and raised as itself after teardown
+                body = error
+        await _dispose(handle, body)
+        _leave_agent(handle.agent, body)
+
+    async def wait_idle(self) -> None:
+        """Return once every live agent is quiescent."""
+        await trio.lowlevel.checkpoint()
+        while busy := [a for a in self.agents.list() if not a._state.quiescent]:
+            await busy[0].wait_idle()
+
+
+@asynccontextmanager
+async def open_engine(
+    *,
+    adapters: Iterable[Adapter],
+    tools: Iterable[Tool] = (),
+    store: Store | None = None,
+    executor: ToolExecutor | None = None,
+    driver: Driver | None = None,
+    approver: Approver | None = None,
+    max_parallel_tool_calls: int = 10,
+    shutdown_timeout: float = 5.0,
+    now_ms: Callable[[], int] = wall_clock_ms,
+    new_id: Callable[[], MessageId] = new_message_id,
+) -> AsyncIterator[Engine]:
+    """Open an engine for the length of the block.
+
+    Args:
+        adapters: The models; each serves one provider name.
+        tools: For every agent.
+        store: Where sessions are kept; in memory only when absent.
+        executor: Runs tool batches; a bounded rolling pool when absent.
+        driver: Runs agents; the built-in loop when absent.
+        approver: Asked by policies that answer `Ask`; without one they deny.
+        max_parallel_tool_calls: Most bodies of one batch at once (live in ``settings``).
+        shutdown_timeout: Seconds that closing a store or an adapter may take.
+        now_ms: The clock of the log, in milliseconds since the epoch.
+        new_id: The source of message ids.
+
+    Leaving it cancels every agent: turns end ``disposed``, pending input is kept. The
+    body's exception leaves as itself; a group leaves only when something of ours failed
+    too. What did not reach the store is named in ``engine.unsaved`` and raised as
+    `StoreError`, unless a cancellation or KeyboardInterrupt is on its way out.
+    """
+    if not shutdown_timeout > 0:
+        raise InvalidValue(f"shutdown_timeout: expected seconds above 0, got {shutdown_timeout!r}")
+    _give_interrupts_back()
+    settings = Settings(max_parallel_tool_calls)
+    runtime = ModelRuntime()
+    scope = AgentScope("the engine")
+    unsaved: dict[str, str] = {}
+
+    def report_unsaved(session_id: SessionId, reason: str) -> None:
+        unsaved[session_id] = reason
+        logger.error("session %s is not saved: %s", session_id, reason)
+
+    services = Services(
+        runtime, executor or PoolExecutor(), settings, approver, trio.CapacityLimiter(40)
+    )
+    agents = Agents(
+        services=services,
+        scope=scope,
+        store=store,
+        shutdown_timeout=shutdown_timeout,
+        now_ms=now_ms,
+        new_id=new_id,
+        make_bell=TrioBell,
+        report_unsaved=report_unsaved,
+    )
+    for adapter in adapters:
+        runtime.register(adapter)
+    for tool in tools:
+        scope.add_tool(tool)
+    agents.register_driver(driver or LoopDriver())
+    engine = Engine(agents, scope, settings, unsaved)
+
+    body: BaseException | None = None
+    ours: BaseException | None = None
+    try:
+        async with trio.open_nursery() as nursery:
+            agents.nursery = nursery
+            try:
+                yield engine
+            except BaseException as error:  # kept, and raised as itself after teardown
+                body = error
+            agents.nursery = None
+            nursery.cancel_scope.cancel(reason="the engine's block was left")
+    except BaseException as error:  # agents end with outcomes; what leaves here is the host's
+        ours = error
+    scope.close()
+    await _close_adapters(runtime, shutdown_timeout)
+    _leave_engine(body, ours, unsaved)
+
+
+async def _close_adapters(runtime: ModelRuntime, seconds: float) -> None:
+    for adapter in runtime.adapters():
+        with trio.move_on_after(seconds, shield=True):
+            try:
+                await adapter.aclose()
+            except Exception as error:  # an adapter: somebody else's code
+                logger.warning(
+                    "closing the adapter of %s failed: %s", adapter.provider, chain_text(error)
+                )
+
+
+async def _dispose(handle: AgentHandle, body: BaseException | None) -> None:
+    # From outside the block only: an agent cannot leave its own block by its own tool.
+    handle.begin_disposal(keep_inbox=_host_stops(body))
+    with trio.CancelScope(shield=True):
+        await handle._life.done.wait()
+
+
+def _leave_agent(agent: Agent, body: BaseException | None) -> None:
+    crash = agent._crash
+    if crash is None:
+        if body is not None:
+            raise body
+        return
+    crashed = AgentCrashed(f"the driver of {agent.id!r} failed")
+    crashed.__cause__ = crash
+    rest = _without_cancelled(body)
+    if rest is None:
+        raise crashed
+    raise BaseExceptionGroup("an agent crashed and its block failed", [rest, crashed])
+
+
+def _leave_engine(
+    body: BaseException | None, ours: BaseException | None, unsaved: dict[str, str]
+) -> None:
+    """Raise what is to be raised: one exception as itself, several as a group."""
+    failures = [e for e in (_without_cancelled(body), _without_cancelled(ours)) if e is not None]
+    failures = [_single(failure) for failure in failures]
+    if len(failures) == 2 and failures[0] is failures[1]:
+        failures.pop()
+    stopping = body or ours
+    if unsaved and not _host_stops(body) and not _host_stops(ours):
+        names = ", ".join(f"{name} ({reason})" for name, reason in unsaved.items())
+        failures.append(StoreError(f"not saved: {names}"))
+    if len(failures) > 1:
+        raise BaseExceptionGroup("several things failed while an engine was left", failures)
+    if failures:
+        raise failures[0]
+    if stopping is not None:
+        raise stopping
+
+
+def _host_stops(error: BaseException | None) -> bool:
+    """Whether *error* is a cancellation or a KeyboardInterrupt, alone or in a group."""
+    if isinstance(error, BaseExceptionGroup):
+        return error.subgroup((trio.Cancelled, KeyboardInterrupt)) is not None
+    return isinstance(error, (trio.Cancelled, KeyboardInterrupt))
+
+
+def _without_cancelled(error: BaseException | None) -> BaseException | None:
+    if error is None or isinstance(error, trio.Cancelled):
+        return None
+    if isinstance(error, BaseExceptionGroup):
+        return error.split(trio.Cancelled)[1]
+    return error
+
+
+def _single(error: BaseException) -> BaseException:
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
+
+
+def _give_interrupts_back() -> None:
+    """Mark the frames that hold off Ctrl-C, and those of others' code that must not.
+
+    Idempotent: it marks code objects. Floors 0 and 1 do not name Trio, so it is done here.
+    """
+    trio.lowlevel.enable_ki_protection(Session.append)
+    for frame in (call_listener, await_listener, *unprotected_frames()):
+        trio.lowlevel.disable_ki_protection(frame)

@@ -1,0 +1,327 @@
+"""The eight invariants of a cancelled agent (DESIGN section 6), checked on its log.
+
+Each check takes values and returns what is wrong in words; an empty list is a pass.
+Facts that the log cannot hold (which bodies ran, when) come in as `BodyRecord`s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from attrs import define, field, frozen
+
+from ..session import Place, Session, replay
+from ..vocabulary import (
+    Aborted,
+    AssistantChunk,
+    AssistantMessage,
+    AssistantMessageEvent,
+    Blocked,
+    CallId,
+    Completed,
+    EndedAtMaxTokens,
+    EndSeed,
+    Event,
+    Failed,
+    Finish,
+    IllegalEvent,
+    InboxSpliced,
+    Interrupted,
+    Message,
+    MessageId,
+    ReasoningBlock,
+    SessionHeader,
+    SessionId,
+    StepEnd,
+    StepStart,
+    StreamChunk,
+    TextBlock,
+    ToolResultBlock,
+    ToolResultEvent,
+    TurnEnd,
+    TurnStart,
+    UserMessage,
+    UserMessageEvent,
+    assemble,
+    is_complete,
+    texts,
+)
+
+
+@define(eq=False)
+class BodyRecord:
+    """One tool body that ran. Positions are numbers of events in the log at that moment."""
+
+    call_id: CallId
+    entered_at: int
+    cancelled_at_entry: bool
+    left_at: int | None = None
+    returned: bool = False
+
+
+@frozen
+class Evidence:
+    """What is known of one agent's life once it is over."""
+
+    events: Sequence[Event]
+    bodies: Sequence[BodyRecord] = ()
+    sent: Sequence[MessageId] = ()
+
+
+Check = Callable[[Evidence], list[str]]
+
+
+def check_invariants(evidence: Evidence) -> list[str]:
+    """Everything that is wrong with *evidence*, each line beginning with its number."""
+    problems: list[str] = []
+    for number, check in enumerate(CHECKS, start=1):
+        problems += [f"{number}. {problem}" for problem in check(evidence)]
+    return problems
+
+
+# --- 1 and 2: balance -----------------------------------------------------------------
+
+
+def turns_are_closed(evidence: Evidence) -> list[str]:
+    """Every turn/start has one turn/end, every open step is closed first, nothing is open."""
+    place = Place()
+    for event in evidence.events:
+        try:
+            place.judge(event)
+        except IllegalEvent as error:
+            return [str(error)]
+        place.move(event)
+    if place.open_turn is not None:
+        return [f"turn {place.open_turn} is open at the end of the log"]
+    return []
+
+
+def calls_are_answered(evidence: Evidence) -> list[str]:
+    """Every assistant tool call has exactly one result, in model order, in its step."""
+    problems: list[str] = []
+    owed: list[CallId] = []
+    for event in evidence.events:
+        match event.data:
+            case AssistantMessageEvent(message=message):
+                owed = [call.id for call in message.tool_calls]
+            case ToolResultEvent() if event.surface_op is not None:
+                answered = _answered(event.data)
+                if not owed or owed.pop(0) != answered:
+                    problems.append(f"event {event.seq} answers {answered!r} out of order")
+            case StepEnd(turn=turn, step=step) if owed:
+                problems.append(f"turn {turn}, step {step} ends with {owed} unanswered")
+            case _:
+                pass
+    return problems
+
+
+# --- 3: the delivered prefix ----------------------------------------------------------
+
+
+def prefix_is_kept(evidence: Evidence) -> list[str]:
+    """An aborted turn keeps the non-blank text and reasoning that its attempt logged."""
+    problems: list[str] = []
+    attempt: list[StreamChunk] = []
+    committed: AssistantMessageEvent | None = None
+    unanchored: list[StreamChunk] = []
+    for event in evidence.events:
+        match event.data:
+            case StepStart():
+                attempt, committed = [], None
+            case AssistantChunk(chunk=chunk):
+                failed = isinstance(chunk, Finish) and not is_complete(chunk.reason)
+                attempt = [] if failed else [*attempt, chunk]
+            case AssistantMessageEvent():
+                committed = event.data
+                problems += _anchor_problems(event.seq, committed, attempt)
+            case StepEnd():
+                unanchored = [] if committed is not None else attempt
+            case TurnEnd(turn=turn, ending=Aborted() | Interrupted()):
+                if unanchored and assemble(unanchored).delivered_prefix() is not None:
+                    problems.append(f"turn {turn} lost the text that was delivered")
+                unanchored = []
+            case TurnEnd():
+                unanchored = []
+            case _:
+                pass
+    return problems
+
+
+def _anchor_problems(
+    seq: int, event: AssistantMessageEvent, attempt: Sequence[StreamChunk]
+) -> list[str]:
+    assembler = assemble(attempt)
+    if not event.interrupted:
+        same = event.message.content == assembler.assembled().content
+        return [] if same else [f"message {seq} is not what was streamed"]
+    problems = []
+    prefix = assembler.delivered_prefix()
+    if prefix is None or event.message.content != prefix.content:
+        problems.append(f"interrupted message {seq} is not the delivered prefix")
+    if any(not isinstance(b, (TextBlock, ReasoningBlock)) for b in event.message.content):
+        problems.append(f"interrupted message {seq} holds a call")
+    if assembler.finish is not None and is_complete(assembler.finish.reason):
+        problems.append(f"message {seq} is marked interrupted although its answer was complete")
+    return problems
+
+
+# --- 4 and 5: tool bodies -------------------------------------------------------------
+
+
+def bodies_keep_to_their_turn(evidence: Evidence) -> list[str]:
+    """No body starts after the cancel was seen; every started body ends before its turn."""
+    problems: list[str] = []
+    ends = [e.seq for e in evidence.events if isinstance(e.data, TurnEnd)]
+    for body in evidence.bodies:
+        if body.cancelled_at_entry:
+            problems.append(f"the body of {body.call_id!r} started inside a cancelled scope")
+        end = next((seq for seq in ends if seq >= body.entered_at), None)
+        if body.left_at is None:
+            problems.append(f"the body of {body.call_id!r} never ended")
+        elif end is not None and body.left_at > end:
+            problems.append(f"the body of {body.call_id!r} outlived its turn, which ended at {end}")
+    return problems
+
+
+_UNSTARTED = {texts.ABORTED_BEFORE_DISPATCH, texts.TOOL_NOT_STARTED}
+
+
+def outcomes_are_true(evidence: Evidence) -> list[str]:
+    """Unstarted calls say so; a started one has its own outcome, a returned one its result."""
+    problems: list[str] = []
+    ran = {body.call_id: body for body in evidence.bodies}
+    for event in evidence.events:
+        if not isinstance(event.data, ToolResultEvent):
+            continue
+        call_id = _answered(event.data)
+        code = event.data.error.code if event.data.error else None
+        body = ran.get(call_id)
+        if body is None and code == texts.ABORTED:
+            problems.append(f"{call_id!r} never ran but its result says it was aborted")
+        if body is not None and code in _UNSTARTED:
+            problems.append(f"{call_id!r} ran but its result says {code}")
+        if body is not None and body.returned and code == texts.ABORTED:
+            problems.append(f"{call_id!r} returned but its result was withheld")
+    return problems
+
+
+# --- 6: input -------------------------------------------------------------------------
+
+
+@define(eq=False)
+class _Input:
+    state: dict[MessageId, str] = field(factory=dict)
+    lists: dict[str, list[UserMessage]] = field(factory=dict)
+    problems: list[str] = field(factory=list)
+
+    def splice(self, seq: int, splice: InboxSpliced) -> None:
+        pending = self.lists.setdefault(splice.target, [])
+        removed = pending[splice.start : splice.start + splice.removed_count]
+        pending[splice.start : splice.start + splice.removed_count] = splice.inserted
+        for message in removed:
+            self.state[message.id] = "claimed" if splice.outcome is None else "discarded"
+        for message in splice.inserted:
+            if self.state.get(message.id) == "entered":
+                self.problems.append(f"event {seq} makes {message.id!r} pending after it entered")
+            self.state[message.id] = "pending"
+
+    def enter(self, seq: int, message_id: MessageId) -> None:
+        if self.state.get(message_id) == "entered":
+            self.problems.append(f"event {seq} enters {message_id!r} a second time")
+        if message_id in self.state:
+            self.state[message_id] = "entered"
+
+    def end_turn(self, turn: int, end: TurnEnd) -> None:
+        for message_id, state in self.state.items():
+            if state != "claimed":
+                continue
+            if isinstance(end.ending, (Aborted, Interrupted)):
+                self.problems.append(f"{message_id!r} was lost by turn {turn}, which was cut short")
+            elif isinstance(end.ending, (Blocked, Failed, Completed, EndedAtMaxTokens)):
+                self.state[message_id] = "consumed"
+
+
+def input_is_accounted_for(evidence: Evidence) -> list[str]:
+    """Every message is pending, entered, discarded or consumed, and entered at most once."""
+    fold = _Input()
+    for event in evidence.events:
+        match event.data:
+            case InboxSpliced():
+                fold.splice(event.seq, event.data)
+            case UserMessageEvent(message=message):
+                fold.enter(event.seq, message.id)
+            case TurnEnd(turn=turn):
+                fold.end_turn(turn, event.data)
+            case EndSeed(inherited=True):
+                fold = _Input()
+            case _:
+                pass
+    state = fold.state
+    missing = [f"{i!r} was sent and is not on the record" for i in evidence.sent if i not in state]
+    left = [f"{i!r} is claimed and in no turn" for i, at in state.items() if at == "claimed"]
+    return fold.problems + missing + left
+
+
+# --- 8: the next request --------------------------------------------------------------
+
+
+def history_is_valid(messages: Iterable[Message]) -> list[str]:
+    """Calls and results paired, in order, with nothing between; no blank messages."""
+    problems: list[str] = []
+    owed: list[CallId] = []
+    for index, message in enumerate(messages):
+        results = _results(message)
+        if not results and owed:
+            problems.append(f"message {index} comes before the results of {owed}")
+            owed = []
+        strays = [result for result in results if not owed or owed.pop(0) != result]
+        problems += [
+            f"message {index} answers {call!r}, which is not asked next" for call in strays
+        ]
+        if isinstance(message, AssistantMessage):
+            owed = [call.id for call in message.tool_calls]
+            if not message.content:
+                problems.append(f"message {index} is an empty assistant message")
+    if owed:
+        problems.append(f"the history ends before the results of {owed}")
+    return problems
+
+
+def next_request_is_valid(evidence: Evidence) -> list[str]:
+    """The derived history is valid, and equal to what is derived from scratch."""
+    session = Session(SessionHeader(id=SessionId("check"), created_ms=0), now_ms=lambda: 0)
+    try:
+        replay(session, evidence.events)
+    except IllegalEvent as error:
+        return [str(error)]
+    return history_is_valid(session.history())
+
+
+def _answered(data: ToolResultEvent) -> CallId:
+    results = _results(data.message)
+    return results[0] if results else CallId("")
+
+
+def _results(message: Message) -> list[CallId]:
+    if not isinstance(message, UserMessage):
+        return []
+    return [b.tool_call_id for b in message.content if isinstance(b, ToolResultBlock)]
+
+
+def no_turn_without_start(evidence: Evidence) -> list[str]:
+    """Turn numbers are contiguous over restarts."""
+    numbers = [e.data.turn for e in evidence.events if isinstance(e.data, TurnStart)]
+    wanted = list(range(1, len(numbers) + 1))
+    return [] if numbers == wanted else [f"turn numbers {numbers}"]
+
+
+CHECKS: tuple[Check, ...] = (
+    turns_are_closed,
+    calls_are_answered,
+    prefix_is_kept,
+    bodies_keep_to_their_turn,
+    outcomes_are_true,
+    input_is_accounted_for,
+    no_turn_without_start,
+    next_request_is_valid,
+)

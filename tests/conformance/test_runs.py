@@ -1,0 +1,103 @@
+"""Every recorded run, replayed: its log, requests, notifications and final state, exactly.
+
+The files are those of ``runs/`` beside this module, or of the directory named by
+``TERZETTO_CONFORMANCE``; every ``[0-9]*.json`` is a test, its file name the test's id.
+A run that is shown to be wrong stands in ``disputed.toml`` with the argument, as a
+strict expected failure.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.conformance.world import Numbers, World
+
+HERE = Path(__file__).parent
+RUNS = Path(os.environ.get("TERZETTO_CONFORMANCE") or HERE / "runs")
+DISPUTED = tomllib.loads((HERE / "disputed.toml").read_text())
+OUTPUTS = ("log", "requests", "notifications", "tool_notifications", "final")
+
+
+def parameters() -> list[Any]:
+    found = []
+    for path in sorted(RUNS.glob("[0-9]*.json")):
+        marks = []
+        if path.stem in DISPUTED:
+            reason = DISPUTED[path.stem]["argument"]
+            marks = [pytest.mark.xfail(strict=True, reason=reason)]
+        found.append(pytest.param(path, id=path.name, marks=marks))
+    return found
+
+
+@pytest.mark.parametrize("path", parameters())
+async def test_run(path: Path) -> None:
+    run = load(path)
+    expected = {name: run[name] for name in OUTPUTS}
+    actual = normalised(json.loads(json.dumps(await World(run).perform())))
+    masked(actual, expected)
+    for name in OUTPUTS:
+        assert_equal(name, actual[name], expected[name])
+
+
+def load(path: Path) -> dict[str, Any]:
+    run: dict[str, Any] = json.loads(path.read_text())
+    return run
+
+
+def test_there_are_runs() -> None:
+    """A wrong directory must not pass for success."""
+    assert len(parameters()) >= 1
+
+
+def normalised(outputs: dict[str, Any]) -> dict[str, Any]:
+    """Message ids numbered by first appearance in the log, then in the requests."""
+    numbers = Numbers()
+    for event in outputs["log"]:
+        numbers.scan(event["data"])
+    numbers.scan(outputs["requests"])
+    return renamed(outputs, numbers.known)
+
+
+def renamed(value: Any, names: dict[str, str]) -> Any:
+    if isinstance(value, dict):
+        return {key: renamed(item, names) for key, item in value.items()}
+    if isinstance(value, list):
+        return [renamed(item, names) for item in value]
+    return names.get(value, value) if isinstance(value, str) else value
+
+
+def masked(actual: Any, expected: Any) -> None:
+    """Put ``*`` wherever *expected* has it: texts that are ours to choose."""
+    if isinstance(expected, dict) and isinstance(actual, dict):
+        for key, item in expected.items():
+            if item == "*":
+                actual[key] = "*"
+            elif key in actual:
+                masked(actual[key], item)
+    elif isinstance(expected, list) and isinstance(actual, list):
+        for ours, theirs in zip(actual, expected, strict=False):
+            masked(ours, theirs)
+
+
+def assert_equal(name: str, actual: Any, expected: Any) -> None:
+    """Compare with ``==``; on a difference show the first one, line by line."""
+    if actual == expected:
+        return
+    if isinstance(actual, dict) and isinstance(expected, dict):
+        actual = [{k: actual.get(k)} for k in sorted({*actual, *expected})]
+        expected = [{k: expected.get(k)} for k in [next(iter(e)) for e in actual]]
+    lines = [f"{name} differs: {len(actual)} entries, expected {len(expected)}"]
+    for index in range(max(len(actual), len(expected))):
+        ours = actual[index] if index < len(actual) else "(nothing)"
+        theirs = expected[index] if index < len(expected) else "(nothing)"
+        if ours != theirs:
+            lines += [f"  at {index}", f"    got      {json.dumps(ours)}"]
+            lines += [f"    expected {json.dumps(theirs)}"]
+            if len(lines) > 12:
+                break
+    pytest.fail("\n".join(lines))
