@@ -34,9 +34,11 @@ from .stores import Store
 from .tools import Approver, PoolExecutor, Tool, ToolExecutor, unprotected_frames
 from .vocabulary import (
     AgentCrashed,
+    DisposedCause,
     Event,
     InvalidValue,
     MessageId,
+    ParentCause,
     SessionId,
     StoreError,
     chain_text,
@@ -235,8 +237,11 @@ async def _close_adapters(runtime: ModelRuntime, seconds: float) -> None:
 
 
 async def _dispose(handle: AgentHandle, body: BaseException | None) -> None:
-    # From outside the block only: an agent cannot leave its own block by its own tool.
-    handle.begin_disposal(keep_inbox=_host_stops(body))
+    # A tool of the parent holds a child in a block: cut with its turn, the child says so.
+    stopped = _host_stops(body)
+    cut_with_parent = stopped and handle.agent.parent is not None
+    cause = ParentCause() if cut_with_parent else DisposedCause()
+    handle._life.begin_disposal(cause, keep_inbox=stopped)
     with trio.CancelScope(shield=True):
         await handle._life.done.wait()
 

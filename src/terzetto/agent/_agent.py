@@ -202,16 +202,15 @@ class Agent:
         if not state.quiescent or state.held or state.closing:
             raise AgentBusy(f"maintenance needs an idle agent; {self.id!r} is busy")
         activity = state.activity = Activity("maintenance")
-        finished = False
+        result: list[T] = []
         try:
             with activity.scope:
-                result = await fn(*args)
-                finished = True
+                result.append(await fn(*args))
         finally:
             state.finish_maintenance(activity)
-        if not finished:
+        if not result:
             raise ActivityCancelled(f"maintenance of {self.id!r} was cancelled")
-        return result
+        return result[0]
 
     # --- checks -------------------------------------------------------------------------
 

@@ -188,9 +188,12 @@ class Agents(AgentRegistry):
         self.reserve(agent_id)
         life: Lifetime | None = None
         try:
+            acquired: tuple[Session, WriteHandle | None] | None = None
             # A store that is still creating must not lose the handle it will give.
             with trio.CancelScope(shield=True):
-                session, handle = await acquire()
+                acquired = await acquire()
+            assert acquired is not None
+            session, handle = acquired
             path: WritePath = handle if handle is not None else NoStore()
             life = self._build(session, path, options)
             _compose(life.agent.scope, options)

@@ -292,6 +292,7 @@ class _Loop:
     async def _steps(self, turn: int) -> TurnEnding:
         """Steps until nothing is owed. Returns the natural ending."""
         state = self.state
+        await trio.lowlevel.checkpoint_if_cancelled()
         claimed = self._claim(turn, with_prompt=True)
         step, owes, hit_max_tokens = 0, False, False
         while True:
@@ -310,6 +311,8 @@ class _Loop:
                 result = await self.agent.steps.run(turn, step, decision, assembly, selection)
                 hit_max_tokens = sticky_max_tokens(hit_max_tokens, result.finish)
                 owes = result.owes
+                # Cancelled by an observer of `step/end`: nothing more is claimed or asked.
+                await trio.lowlevel.checkpoint_if_cancelled()
                 move = after_step(result, bool(state.inbox.next_step))
             elif step == 0:
                 return Completed()

@@ -18,7 +18,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
-from typing import Protocol
+from typing import Protocol, cast
 
 import httpx
 import trio
@@ -196,7 +196,7 @@ class _Probe:
                 self.fresh = True
             case "connect_tcp.complete" | "start_tls.complete":
                 made = info.get("return_value")
-                self._socket = made if hasattr(made, "aclose") else None
+                self._socket = cast(_Closable, made) if hasattr(made, "aclose") else None
                 # Here a pending cancel can still be told; at the next checkpoint the
                 # pool would keep a connection that nobody uses.
                 try:

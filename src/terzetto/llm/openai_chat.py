@@ -82,8 +82,11 @@ class OpenAIChat:
             refused before a request. A model that is not named is not checked.
         headers: Sent with every request; they win over the adapter's own. Their
             values count as secrets.
-        connect_timeout, first_byte_timeout, idle_timeout, pool_timeout,
-            max_connections: See `HttpLimits`; seconds.
+        connect_timeout: Seconds to reach the server.
+        first_byte_timeout: Seconds from the sent request to the first event.
+        idle_timeout: Seconds between two events; comments do not count.
+        pool_timeout: Seconds to wait for a free connection; None waits on.
+        max_connections: Most connections at once.
         default_max_tokens: For calls that set no limit; None sends none.
         reasoning_in_history: Send earlier reasoning back as ``reasoning_content``.
         limit_field: The body field for ``max_tokens``. By default
@@ -261,7 +264,7 @@ class _Prepared:
     config: CallConfig
     adapter_defaults: frozenset[DefaultField]
     info: ModelInfo
-    _adapter: OpenAIChat = field(repr=False)
+    _adapter: OpenAIChat = field(repr=False, alias="adapter")
 
     def open_stream(self, request: Request) -> ChunkStream:
         if request.config != self.config:

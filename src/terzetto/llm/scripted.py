@@ -2,7 +2,7 @@
 
 Owns gates, the record of requests, and playing an answer in process. `loopback` puts
 the same model behind HTTP. What an answer can say is in `answer` and its neighbours,
-which are importable from here.
+which are importable from here::
 
     model = ScriptedModel([
         answer(think("I need the file."), call("read_file", path="x")),

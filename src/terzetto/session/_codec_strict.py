@@ -261,7 +261,8 @@ class Shapes:
             except (InvalidValue, BaseValidationError) as error:
                 note = IterableValidationNote(f"item {len(found)}", len(found), kind)
                 error.__notes__ = [*getattr(error, "__notes__", ()), note]
-                raise IterableValidationError("while decoding an array", [error], array) from None
+                told = "while decoding an array"
+                raise IterableValidationError(told, [error], array) from None  # pyright: ignore[reportCallIssue]
             return tuple(found)
 
         return decode
@@ -279,11 +280,14 @@ class Shapes:
 
     def _step(self, group: BaseValidationError, part: Exception) -> str:
         for note in getattr(part, "__notes__", ()):
-            match group, note:
-                case ClassValidationError(cl=cls), AttributeValidationNote(name=name):
-                    return f".{self.key(cls, name)}"
-                case IterableValidationError(), IterableValidationNote(index=index):
-                    return f"[{index}]"
+            if isinstance(group, ClassValidationError) and isinstance(
+                note, AttributeValidationNote
+            ):
+                return f".{self.key(group.cl, note.name)}"
+            if isinstance(group, IterableValidationError) and isinstance(
+                note, IterableValidationNote
+            ):
+                return f"[{note.index}]"
         return ""
 
 

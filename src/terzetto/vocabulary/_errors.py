@@ -26,7 +26,7 @@
     │   ├── SessionNotFound  SessionExists  SessionLocked
     │   └── CorruptLog             damage before the tail, with its position
     └── CodedError                 a failure that carries a stable `code`
-        ├── ProviderError          the provider's; carries a `Failure`
+        ├── ProviderError          the provider's; carries a `Failure` (in `_stream.py`)
         ├── TurnFailed             `ask`'s turn ended in error; carries the turn
         └── ToolError              raised by tools for a structured error result
 
@@ -34,11 +34,6 @@ Route on `code` or on the class, never on the text.
 """
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from ._stream import Failure
 
 
 class TerzettoError(Exception):
@@ -170,14 +165,6 @@ class CodedError(TerzettoError):
     def __init__(self, message: str, code: str = "UNKNOWN") -> None:
         super().__init__(message)
         self.code = code
-
-
-class ProviderError(CodedError):
-    """A model provider's failure, with the facts of it."""
-
-    def __init__(self, failure: Failure) -> None:
-        super().__init__(failure.message, failure.code)
-        self.failure = failure
 
 
 class ToolError(CodedError):

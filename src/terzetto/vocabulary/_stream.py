@@ -12,6 +12,7 @@ from typing import Literal, TypeAlias
 from attrs import define, field, frozen
 from attrs.converters import optional
 
+from ._errors import CodedError
 from ._json import JsonObject, JsonValue, clean_text, freeze_json
 from ._messages import (
     AssistantBlock,
@@ -46,6 +47,14 @@ class Failure:
     status: int | None = None
     provider_retry_after_ms: int | None = None
     request_id: str | None = None
+
+
+class ProviderError(CodedError):
+    """A model provider's failure, with the facts of it."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message, failure.code)
+        self.failure = failure
 
 
 @frozen
