@@ -43,6 +43,8 @@ from .vocabulary import (
     StoreError,
     chain_text,
     new_message_id,
+    single,
+    without,
 )
 
 logger = logging.getLogger("terzetto")
@@ -128,6 +130,8 @@ class Engine:
         body: BaseException | None = None
         with trio.CancelScope() as scope:
             handle._life.on_crash = lambda: scope.cancel(reason="the agent crashed")
+            if handle.agent._crash is not None:
+                scope.cancel(reason="the agent crashed")
             try:
                 yield handle.agent
             except BaseException as error:  # kept, and raised as itself after teardown
@@ -247,28 +251,28 @@ async def _dispose(handle: AgentHandle, body: BaseException | None) -> None:
 
 
 def _leave_agent(agent: Agent, body: BaseException | None) -> None:
-    crash = agent._crash
-    if crash is None:
-        if body is not None:
-            raise body
-        return
-    crashed = AgentCrashed(f"the driver of {agent.id!r} failed")
-    crashed.__cause__ = crash
-    rest = _without_cancelled(body)
-    if rest is None:
-        raise crashed
-    raise BaseExceptionGroup("an agent crashed and its block failed", [rest, crashed])
+    """Raise what the block raised, as itself; a crash beside it makes a group."""
+    if agent._crash is not None:
+        crashed = AgentCrashed(f"the driver of {agent.id!r} failed")
+        crashed.__cause__ = agent._crash
+        if without(body, trio.Cancelled) is None:
+            raise crashed
+        assert body is not None
+        raise BaseExceptionGroup("an agent crashed and its block failed", [body, crashed])
+    if body is not None:
+        raise body
 
 
 def _leave_engine(
     body: BaseException | None, ours: BaseException | None, unsaved: dict[str, str]
 ) -> None:
     """Raise what is to be raised: one exception as itself, several as a group."""
-    failures = [e for e in (_without_cancelled(body), _without_cancelled(ours)) if e is not None]
-    failures = [_single(failure) for failure in failures]
-    if len(failures) == 2 and failures[0] is failures[1]:
-        failures.pop()
-    stopping = body or ours
+    failures: list[BaseException] = []
+    if body is not None and without(body, trio.Cancelled) is not None:
+        failures.append(body)  # the very object, whatever it is
+    own = without(ours, trio.Cancelled)
+    if own is not None and not (failures and body and single(own) is single(body)):
+        failures.append(single(own))
     if unsaved and not _host_stops(body) and not _host_stops(ours):
         names = ", ".join(f"{name} ({reason})" for name, reason in unsaved.items())
         failures.append(StoreError(f"not saved: {names}"))
@@ -276,7 +280,7 @@ def _leave_engine(
         raise BaseExceptionGroup("several things failed while an engine was left", failures)
     if failures:
         raise failures[0]
-    if stopping is not None:
+    if stopping := body or ours:
         raise stopping
 
 
@@ -285,20 +289,6 @@ def _host_stops(error: BaseException | None) -> bool:
     if isinstance(error, BaseExceptionGroup):
         return error.subgroup((trio.Cancelled, KeyboardInterrupt)) is not None
     return isinstance(error, (trio.Cancelled, KeyboardInterrupt))
-
-
-def _without_cancelled(error: BaseException | None) -> BaseException | None:
-    if error is None or isinstance(error, trio.Cancelled):
-        return None
-    if isinstance(error, BaseExceptionGroup):
-        return error.split(trio.Cancelled)[1]
-    return error
-
-
-def _single(error: BaseException) -> BaseException:
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
-    return error
 
 
 def _give_interrupts_back() -> None:

@@ -66,6 +66,7 @@ class _Point(Generic[L]):
     name: str
     parent: Self | None = None
     _listeners: tuple[L, ...] = ()
+    _registered: list[tuple[Registration, L]] = field(factory=list)
     _closed: bool = False
 
     def listen(self, listener: L) -> Registration:
@@ -74,22 +75,20 @@ class _Point(Generic[L]):
             raise ScopeClosed(f"{self.name}: its scope has ended, nothing can be registered on it")
         if not callable(listener):
             raise InvalidValue(f"{self.name}: expected a function, got {listener!r}")
-        entry = (listener,)
-        self._listeners += entry
 
         def undo() -> None:
-            kept = list(self._listeners)
-            for index, known in enumerate(kept):
-                if known is listener:
-                    del kept[index]
-                    break
-            self._listeners = tuple(kept)
+            self._registered = [known for known in self._registered if known[0] is not made]
+            self._listeners = tuple(listener for _, listener in self._registered)
 
-        return Registration(undo)
+        made = Registration(undo)
+        self._registered.append((made, listener))
+        self._listeners += (listener,)
+        return made
 
     def close(self) -> None:
         """Drop every listener and refuse new ones."""
         self._closed = True
+        self._registered = []
         self._listeners = ()
 
     def listeners(self) -> tuple[L, ...]:
@@ -115,14 +114,22 @@ async def await_listener(awaitable: Awaitable[D]) -> D:
 
 
 class Notification(_Point[Callable[[V], None]], Generic[V]):
-    """Observers. Their return value is ignored, their exceptions are logged and contained."""
+    """Observers. Their return value is ignored, their exceptions are logged and contained.
+
+    A KeyboardInterrupt or SystemExit in one is raised after all of them were called.
+    """
 
     def notify(self, value: V) -> None:
+        stop: BaseException | None = None
         for listener in self.listeners():
             try:
                 call_listener(listener, value)
             except Exception as error:  # a listener: somebody else's code
                 logger.error("%s listener failed: %s", self.name, chain_text(error))
+            except BaseException as error:  # the program is being stopped
+                stop = stop or error
+        if stop is not None:
+            raise stop
 
 
 class Serial(_Point[Callable[[V], Awaitable[None]]], Generic[V]):

@@ -241,7 +241,6 @@ def test_an_option_cannot_hide_the_messages_of_a_request(name: str) -> None:
         CallConfig(provider="p", model="m", options=freeze_object({name: []}))
 
 
-
 def test_an_unknown_type_is_refused_with_seq_name_and_advice() -> None:
     text = refusal(event_json({"a": 1}, "weather/rain"))
     assert re.search(r"event 7: \$\.type: 'weather/rain' .*not ignorable.*extensions=", text)

@@ -9,12 +9,13 @@ driver waits on its level, so no wake can be lost.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, TypeVar
 
 import trio
 from attrs import define, field
 from trio_util import AsyncValue
 
+from ..hooks import Notification
 from ..session import AgentStatus, AgentView, Inbox, Session
 from ..vocabulary import (
     AgentDisposed,
@@ -33,6 +34,7 @@ from ..vocabulary import (
 from ._hooks import Hooks, InboxNotice, StatusChanged
 from ._turn import Turn
 
+T = TypeVar("T")
 ActivityKind: TypeAlias = Literal["turn", "maintenance"]
 
 
@@ -43,8 +45,14 @@ class Activity:
     kind: ActivityKind
     scope: trio.CancelScope = field(factory=trio.CancelScope)
     cause: CancelCause | None = None
+    fallback: CancelCause | None = None
     discard_claimed: bool = False
     latched: bool = False
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether its end was asked for, by whomever."""
+        return self.cause is not None or self.fallback is not None
 
     def cancel(self, cause: CancelCause, *, keep_inbox: bool) -> None:
         """Ask for the end. The first cause stands; a clearing cancel drops the latch."""
@@ -54,6 +62,15 @@ class Activity:
             self.discard_claimed = True
             self.latched = False
         self.scope.cancel(reason=f"agent cancelled: {type(cause).__name__}")
+
+    def withdraw(self, cause: CancelCause) -> None:
+        """Ask for the end on behalf of a caller who was cancelled himself.
+
+        If the host stops the agent in the same tick, that is why the turn ends: *cause*
+        counts only when nothing else does.
+        """
+        self.fallback = self.fallback or cause
+        self.scope.cancel(reason="who waited for the turn was cancelled")
 
 
 def fresh_cause(cause: CancelCause) -> CancelCause:
@@ -92,7 +109,9 @@ class RunState:
     """The run controls of one agent. All methods are plain and run in the Trio thread.
 
     *held*: creation is not finished, wakes are remembered. *closing*: disposal has
-    begun. *gone*: it is over.
+    begun, input parks. *sealed*: the write path closes, input is refused. *gone*: it is
+    over. *stop*: a KeyboardInterrupt or SystemExit of a listener, raised by the driver
+    once the turn is closed.
     """
 
     session: Session
@@ -103,7 +122,9 @@ class RunState:
     status: AgentStatus = "idle"
     held: bool = True
     closing: bool = False
+    sealed: bool = False
     gone: bool = False
+    stop: BaseException | None = None
     turn_open: bool = False
     late_wake: bool = False
     flushing: trio.CancelScope | None = None
@@ -112,7 +133,8 @@ class RunState:
     _changes: AsyncValue[int] = field(factory=lambda: AsyncValue(0))
 
     def __attrs_post_init__(self) -> None:
-        self.inbox = Inbox(self.session.pending, self.splice)
+        self.inbox = Inbox(self.session.pending, self.splice, self.check_open)
+        self.session.on_stop = self.take_stop
 
     # --- waiting ------------------------------------------------------------------------
 
@@ -142,10 +164,9 @@ class RunState:
         is latched. The classification is taken before the insertion, so a cancel from an
         ``inserted`` listener cannot change it (C129).
         """
-        if self.gone:
-            raise AgentDisposed(f"agent {self.session.id!r} is disposed and takes no input")
+        self.check_open()
         activity = self.activity
-        converging = activity is not None and activity.cause is not None
+        converging = activity is not None and activity.cancelled
         disposing = self.closing or (
             activity is not None and isinstance(activity.cause, DisposedCause)
         )
@@ -154,6 +175,11 @@ class RunState:
         self.inbox.append(target, message)
         if wakeup and not disposing:
             self._wake(activity, converging)
+
+    def check_open(self) -> None:
+        """Refuse input that the store could not take any more."""
+        if self.sealed:
+            raise AgentDisposed(f"agent {self.session.id!r} is disposed and takes no input")
 
     def _wake(self, activity: Activity | None, converging: bool) -> None:
         if self.held:
@@ -186,7 +212,7 @@ class RunState:
         """Abort the activity, if any, and clear the inbox unless told to keep it."""
         if self.activity is not None:
             self.activity.cancel(cause, keep_inbox=keep_inbox)
-        if not keep_inbox:
+        if not keep_inbox and not self.sealed:
             self.late_wake = False
             self._held_wake = False
             self.session.after_append(self.inbox.clear)
@@ -210,9 +236,9 @@ class RunState:
         if splice.outcome is not None:
             for message in removed:
                 self._discarded(message)
-                self.hooks.inbox_discarded.notify(InboxNotice(self.view, message))
+                self.tell(self.hooks.inbox_discarded, InboxNotice(self.view, message))
         for message in splice.inserted:
-            self.hooks.inbox_inserted.notify(InboxNotice(self.view, message))
+            self.tell(self.hooks.inbox_inserted, InboxNotice(self.view, message))
 
     def claim(self, turn: int, *, with_prompt: bool) -> tuple[UserMessage, ...]:
         """Take all next-step input and, at a turn's start, one prompt (C56)."""
@@ -229,7 +255,7 @@ class RunState:
         for message in claimed:
             if waiter := self.waiters.get(message.id):
                 waiter.turn_number = turn
-            self.hooks.inbox_claimed.notify(InboxNotice(self.view, message, turn))
+            self.tell(self.hooks.inbox_claimed, InboxNotice(self.view, message, turn))
         return tuple(claimed)
 
     def _discarded(self, message: UserMessage) -> None:
@@ -243,14 +269,41 @@ class RunState:
         assert status != self.status, "a status change that changes nothing"
         self.status = status
         self.changed()
-        self.hooks.status.notify(StatusChanged(self.view, status))
+        self.tell(self.hooks.status, StatusChanged(self.view, status))
+
+    # --- stops --------------------------------------------------------------------------
+
+    def tell(self, point: Notification[T], value: T) -> None:
+        """Notify; what a listener stops the program with is raised where it harms nothing."""
+        try:
+            point.notify(value)
+        except BaseException as error:  # only what is no `Exception` leaves a notification
+            if not self.take_stop(error):
+                raise
+
+    def take_stop(self, error: BaseException) -> bool:
+        """Keep *error* for the driver, which ends the turn first. False if nothing runs."""
+        if self.activity is None:
+            return False
+        self.stop = self.stop or error
+        self.activity.withdraw(DisposedCause())
+        return True
+
+    def end(self) -> None:
+        """The driver is gone, however it went: nothing runs any more."""
+        self.activity = None
+        if self.status == "running":
+            self.set_status("idle")
 
     def finish_maintenance(self, activity: Activity) -> None:
         """Maintenance is over; a latched wake runs now."""
         self.activity = None
+        stop, self.stop = self.stop, None
         if activity.latched and self.session.pending and not self.closing:
             self.start()
         self.changed()
+        if stop is not None:
+            raise stop
 
 
 def _discarded_error(message_id: MessageId) -> BaseException:

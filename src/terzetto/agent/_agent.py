@@ -19,6 +19,7 @@ from ..vocabulary import (
     InboxTarget,
     InvalidValue,
     MessageId,
+    ParentCause,
     SessionId,
     UserCause,
     UserMessage,
@@ -26,6 +27,7 @@ from ..vocabulary import (
     WrongThread,
 )
 from ._activity import Activity, RunState, Waiter
+from ._bound import Bound
 from ._initiator import current_agent
 from ._model import AgentModel
 from ._scope import AgentScope
@@ -48,6 +50,7 @@ class Agent:
     model: AgentModel
     parent: Agent | None
     _state: RunState
+    _bound: Bound
     _crash: BaseException | None = field(default=None, init=False)
     _thread: int = field(factory=threading.get_ident, init=False)
     _nursery: trio.Nursery | None = field(default=None, init=False)
@@ -165,8 +168,10 @@ class Agent:
     def _withdraw(self, waiter: Waiter) -> None:
         if waiter.turn_number is None:
             self.inbox.remove(waiter.message_id)
-        elif self._state.turn_open:
-            self.cancel(keep_inbox=True)
+        elif self._state.turn_open and self._state.activity is not None:
+            # A parent's tool that is cancelled while it asks a child: the child says so.
+            by_parent = self.parent is not None and current_agent() is self.parent
+            self._state.activity.withdraw(ParentCause() if by_parent else UserCause())
 
     async def wait_idle(self) -> None:
         """Return once the whole agent is quiescent, replacement work included.

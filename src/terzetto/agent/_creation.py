@@ -33,6 +33,7 @@ from ..vocabulary import (
 )
 from ._activity import RunState
 from ._agent import Agent
+from ._bound import Bound
 from ._driver import Driven
 from ._hooks import SessionStarted, SessionStartSource
 from ._lifetime import AgentHandle, Lifetime, NoStore, WritePath
@@ -183,7 +184,7 @@ class Agents(AgentRegistry):
         source: SessionStartSource,
     ) -> AgentHandle:
         await trio.lowlevel.checkpoint_if_cancelled()
-        nursery = self._owner(options.parent)
+        self._owner(options.parent)
         self.driver()
         self.reserve(agent_id)
         life: Lifetime | None = None
@@ -198,8 +199,12 @@ class Agents(AgentRegistry):
             life = self._build(session, path, options)
             _compose(life.agent.scope, options)
             await trio.lowlevel.checkpoint_if_cancelled()
+            self._owner(options.parent)
             await self._publish(life, options, source)
+            # Whoever owns it may have gone meanwhile, and takes it along.
+            nursery = self._owner(options.parent)
             await nursery.start(life.run, name=f"terzetto agent {agent_id}")
+            self._owner(options.parent)
             life.agent._state.release()
         except BaseException:
             if life is not None:
@@ -226,7 +231,9 @@ class Agents(AgentRegistry):
         scope = AgentScope(f"agent {session.id}", self.scope)
         state = RunState(session, scope.hooks)
         model = AgentModel(session, _initial(session, options.selection))
-        agent = Agent(session, scope, model, options.parent, state)
+        parent = options.parent
+        bound = parent._bound if parent is not None else Bound(self.shutdown_timeout)
+        agent = Agent(session, scope, model, parent, state, bound)
         state.view = agent
 
         async def flush() -> None:
@@ -235,20 +242,17 @@ class Agents(AgentRegistry):
 
         requests = RequestBuilder(agent, session, scope, self.services.runtime, options.max_tokens)
         steps = StepRunner(agent, session, state, scope, self.services, requests, flush)
-        driven = Driven(
-            session, state, scope, model, requests, steps, flush, options.parent is not None
-        )
-        life = Lifetime(
+        driven = Driven(session, state, scope, model, requests, steps, flush, parent is not None)
+        return Lifetime(
             agent,
             driven,
             self.driver(),
             path,
             self,
             self.scope,
-            self.shutdown_timeout,
+            bound,
             self.report_unsaved,
         )
-        return life
 
     async def _publish(self, life: Lifetime, options: Options, source: SessionStartSource) -> None:
         agent, hooks = life.agent, self.scope.hooks
@@ -284,6 +288,9 @@ class TrioBell:
 
     async def wait(self) -> None:
         await self._lot.park()
+
+    async def checkpoint(self) -> None:
+        await trio.lowlevel.checkpoint()
 
 
 def _attach(session: Session, handle: WriteHandle | None) -> None:

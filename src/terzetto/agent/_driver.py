@@ -9,6 +9,7 @@ without raising, and a cancelled batch may raise a group.
 from __future__ import annotations
 
 import logging
+import math
 from typing import Protocol
 
 import trio
@@ -38,6 +39,7 @@ from ..vocabulary import (
     chain_text,
     error_code,
     texts,
+    without,
 )
 from ._activity import Activity, RunState
 from ._decisions import (
@@ -129,7 +131,11 @@ class _Loop:
             activity = state.activity
             assert activity is not None
             # An activity cancelled before its turn opened opens none.
-            ending = await self._turn(activity) if activity.cause is None else None
+            ending = None if activity.cancelled else await self._turn(activity)
+            if state.stop is not None:
+                self._idle()
+                stop, state.stop = state.stop, None
+                raise stop
             match after_turn(self._convergence(activity, ending)):
                 case "turn":
                     state.late_wake = False
@@ -147,9 +153,9 @@ class _Loop:
     def _convergence(self, activity: Activity, ending: TurnEnding | None) -> Convergence:
         state = self.state
         pending = self.session.pending
-        if activity.cause is not None:
+        if activity.cancelled:
             # A cancel that came after `turn/end` rewrites nothing, but it parks the queue.
-            ending = Aborted(activity.cause)
+            ending = Aborted(activity.cause or activity.fallback or DisposedCause())
         return Convergence(
             ending=ending,
             queued=bool(pending.lists["next-turn"]),
@@ -183,22 +189,35 @@ class _Loop:
                 outcome = await self._steps(number)
         except BaseException as error:  # every way out of a turn is closed on the record
             caught = error
-        cut = self._judge(activity, outcome, caught)
+        # The scope says whether the host stops us, not the exception: a clean-up may have
+        # put its own in the place of `Cancelled`.
+        stopped = trio.current_effective_deadline() == -math.inf
+        cut = self._judge(activity, outcome, caught, stopped)
         self._close(number, cut)
         state.turn_open = False
         self._settle_waiters(number, first, cut)
         if cut.reraise is not None:
+            self._idle()
             raise cut.reraise
         await self._flush_ending()
         return cut.ending
 
     def _judge(
-        self, activity: Activity, outcome: TurnEnding | None, caught: BaseException | None
+        self,
+        activity: Activity,
+        outcome: TurnEnding | None,
+        caught: BaseException | None,
+        stopped: bool,
     ) -> _Cut:
-        """Why the turn ended: the activity's cause first, then the exception's parts."""
-        if activity.cause is not None:
+        """Why the turn ended: a cause given, the host, an exception, or by itself."""
+        ours = activity.cause
+        if ours is None and (_goes_on(caught) or (stopped and caught is not None)):
+            ours = ParentCause() if self.agent.has_parent else DisposedCause()
+        if ours is None and activity.fallback is not None:
+            ours = activity.fallback
+        if ours is not None:
             self._note_hidden_error(caught)
-            cut = self._aborted(activity.cause, discard=activity.discard_claimed)
+            cut = self._aborted(ours, discard=activity.discard_claimed)
             cut.reraise = _goes_on(caught)
             return cut
         if caught is None:
@@ -206,12 +225,6 @@ class _Loop:
                 return _Cut(outcome, Closing(cut="error", ending=outcome))
             # The scope swallowed a cancel that nobody gave a cause: treat it as a stop.
             return self._aborted(DisposedCause(), discard=False)
-        if _goes_on(caught) is not None:
-            self._note_hidden_error(caught)
-            outer: CancelCause = ParentCause() if self.agent.has_parent else DisposedCause()
-            cut = self._aborted(outer, discard=False)
-            cut.reraise = caught
-            return cut
         failure = turn_failure(caught)
         cut = _Cut(Failed(failure), Closing(cut="error", ending=Failed(failure)))
         if isinstance(caught, Exception):
@@ -245,14 +258,15 @@ class _Loop:
         assert cut.error is not None
         failure = cut.ending.error
         logger.error("turn %d of %s failed: %s", turn, self.session.id, failure.message)
-        self.agent.scope.hooks.agent_error.notify(
+        self.state.tell(
+            self.agent.scope.hooks.agent_error,
             AgentErrorNotice(
                 agent=self.state.view, turn=turn, step=step, error=cut.error, failure=failure
-            )
+            ),
         )
 
     def _note_hidden_error(self, caught: BaseException | None) -> None:
-        rest = _without_cancelled(caught)
+        rest = without(caught, trio.Cancelled)
         if isinstance(rest, Exception):
             logger.warning("hidden by a cancel of %s: %s", self.session.id, chain_text(rest))
 
@@ -353,14 +367,6 @@ def turn_failure(error: BaseException) -> Failure:
         provider_retry_after_ms=failure.provider_retry_after_ms,
         request_id=failure.request_id,
     )
-
-
-def _without_cancelled(error: BaseException | None) -> BaseException | None:
-    if error is None or isinstance(error, trio.Cancelled):
-        return None
-    if isinstance(error, BaseExceptionGroup):
-        return error.split(trio.Cancelled)[1]
-    return error
 
 
 def _goes_on(error: BaseException | None) -> BaseException | None:

@@ -15,15 +15,21 @@ from typing import Protocol
 import trio
 from attrs import define, field
 
+from ..session import Closing, closers
 from ..vocabulary import (
     AgentDisposed,
     CancelCause,
     DisposedCause,
+    Failed,
+    Failure,
+    InboxSpliced,
     SessionId,
-    StoreError,
     chain_text,
+    single,
+    texts,
 )
 from ._agent import Agent
+from ._bound import Bound
 from ._driver import Driven, Driver
 from ._initiator import initiated_by
 from ._registry import AgentRegistry
@@ -60,7 +66,7 @@ class Lifetime:
     path: WritePath
     registry: AgentRegistry
     engine_scope: AgentScope
-    shutdown_timeout: float
+    bound: Bound
     report_unsaved: Callable[[SessionId, str], None]
     done: trio.Event = field(factory=trio.Event)
     on_crash: Callable[[], None] | None = None
@@ -81,7 +87,10 @@ class Lifetime:
             async with trio.open_nursery() as nursery:
                 self.agent._nursery = nursery
                 task_status.started()
-                await self.driver.run(self.driven)
+                try:
+                    await self.driver.run(self.driven)
+                finally:
+                    self.bound.extend()
                 nursery.cancel_scope.cancel(reason="the agent was disposed of")
         except BaseExceptionGroup as group:
             self._sort_out(group)
@@ -92,9 +101,9 @@ class Lifetime:
         """A defect stays here, as a crash; the host's own goes on, alone if it is alone."""
         defects, others = group.split(Exception)
         if defects is not None:
-            self._crash(_single(defects))
+            self._crash(single(defects))
         if others is not None:
-            raise _single(others) from None
+            raise single(others) from None
 
     def _crash(self, error: BaseException) -> None:
         self.agent._crash = error
@@ -107,35 +116,68 @@ class Lifetime:
     def begin_disposal(self, cause: CancelCause, *, keep_inbox: bool) -> None:
         self.agent._state.begin_closing(cause, keep_inbox=keep_inbox)
 
+    @trio.lowlevel.enable_ki_protection
     async def tear_down(self) -> None:
-        """Unwind what creation built, in order. Idempotent; never raises for the store."""
+        """Unwind what creation built, in order. Idempotent.
+
+        What a listener stops the program with is raised when all is done.
+        """
         if self.done.is_set():
             return
         agent, state = self.agent, self.agent._state
         state.begin_closing(DisposedCause(), keep_inbox=True)
-        with trio.CancelScope(shield=True, deadline=self._deadline()) as bound:
-            agent.scope.close()
-            try:
-                await self.path.close()
-            except StoreError as error:
-                self.report_unsaved(agent.id, str(error))
-        if bound.cancelled_caught:
-            self.report_unsaved(agent.id, f"not durable within {self.shutdown_timeout} s")
+        with trio.CancelScope(shield=True):
+            # A maintenance job belongs to somebody's task; it was asked to stop.
+            await state.wait(lambda: state.activity is None or state.activity.kind != "maintenance")
+        stops: list[BaseException] = []
+        for act in (self._close_turn, state.end):
+            _held(stops, act)
+        agent.scope.close()
+        state.sealed = True
+        await self._close_path()
         state.gone = True
         self.registry.detach(agent)
+        hooks = self.engine_scope.hooks
         if self.agent_announced:
-            self.engine_scope.hooks.agent_disposed.notify(agent)
+            _held(stops, lambda: hooks.agent_disposed.notify(agent))
         agent.session.detach()
         if self.session_announced:
-            self.engine_scope.hooks.session_disposed.notify(agent.session)
+            _held(stops, lambda: hooks.session_disposed.notify(agent.session))
         self.registry.release(agent.id)
         self.done.set()
         state.changed()
         for waiter in list(state.waiters.values()):
             waiter.settle(error=self._end_of(agent))
+        if stops:
+            raise stops[0]
 
-    def _deadline(self) -> float:
-        return trio.current_time() + self.shutdown_timeout
+    def _close_turn(self) -> None:
+        """Balance the log of a driver that broke inside a turn."""
+        session, crash = self.agent.session, self.agent._crash
+        message = chain_text(crash) if crash is not None else "the driver left its turn open"
+        ending = Failed(Failure(message=message, code=texts.DEFECT))
+        closing = Closing(cut="crash", ending=ending)
+        for draft in closers(session.place, session.pending, session.folds, closing):
+            if isinstance(draft.data, InboxSpliced):
+                self.agent._state.splice(draft.data)
+            else:
+                session.append_draft(draft)
+
+    async def _close_path(self) -> None:
+        """Close the write path within the bound; say what did not reach the store."""
+        session = self.agent.session
+        if self.bound.deadline < trio.current_time():
+            self.bound.extend()
+        problem: str | None = None
+        with trio.CancelScope(shield=True, deadline=self.bound.deadline) as bound:
+            try:
+                await self.path.close()
+            except Exception as error:  # a store: whatever it fails with, teardown goes on
+                problem = chain_text(error)
+        if bound.cancelled_caught:
+            problem = f"not durable within {self.bound.seconds} s"
+        if problem is not None and session.durable_seq < session.place.next_seq - 1:
+            self.report_unsaved(session.id, problem)
 
     def _end_of(self, agent: Agent) -> BaseException:
         try:
@@ -143,6 +185,14 @@ class Lifetime:
         except Exception as crash:
             return crash
         return AgentDisposed(f"agent {agent.id!r} was disposed of before a turn ended")
+
+
+def _held(stops: list[BaseException], act: Callable[[], None]) -> None:
+    """Call *act*; what stops the program in it is kept."""
+    try:
+        act()
+    except BaseException as error:
+        stops.append(error)
 
 
 @define(eq=False)
@@ -172,10 +222,3 @@ class AgentHandle:
         self.agent._check_outside("dispose")
         self.begin_disposal()
         await self._life.done.wait()
-
-
-def _single(error: BaseException) -> BaseException:
-    """The one exception in *error*, or *error* when there are several."""
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
-    return error

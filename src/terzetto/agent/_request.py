@@ -1,7 +1,7 @@
 """One model request: assembled, prepared, admitted in one breath, frozen.
 
 `assemble` runs once for a step; `prepare` once for each attempt; `admit` is the
-synchronous breath (DESIGN section 5): no await between reconciling the prompt and
+synchronous breath (docs/explanation/architecture.md): no await between reconciling the prompt and
 freezing the request, so a cancel commits all of it or nothing.
 """
 

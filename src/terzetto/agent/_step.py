@@ -114,6 +114,8 @@ class StepRunner:
             prepared = await self.requests.prepare(turn, step, attempt, selection)
             await trio.lowlevel.checkpoint_if_cancelled()
             request = self.requests.admit(turn, step, assembly, prepared, batch, starts_series)
+            # The log may have no word for it: what `pre_step` set aside is consumed now.
+            self.session.pending.settle_claims()
             await trio.lowlevel.checkpoint_if_cancelled()
             failure = await self._attempt(turn, step, attempt, prepared, request)
             if failure is None:

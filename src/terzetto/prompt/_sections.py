@@ -55,7 +55,7 @@ class PromptLayer:
     _sections: dict[str, Section] = field(factory=dict)
     _variables: dict[str, Text] = field(factory=dict)
     _context: dict[str, ContextPart] = field(factory=dict)
-    _tool_order: tuple[str, ...] | None = None
+    _tool_orders: list[list[str]] = field(factory=list)
 
     def add_section(
         self, name: str, text: Text, *, order: float = 0, complete: bool = False
@@ -81,15 +81,15 @@ class PromptLayer:
     def order_tools(self, names: Iterable[str]) -> Registration:
         """Show the tools in this order; ``<unlisted-tools>`` marks where the rest goes.
 
-        Unknown or repeated names fail the assembly. Without an order: by name.
+        Unknown or repeated names fail the assembly. Without an order: by name. The latest
+        order that is still registered counts.
         """
         self.scope.check_open()
-        before = self._tool_order
-        mine = self._tool_order = tuple(names)
+        mine = list(names)
+        self._tool_orders.append(mine)
 
         def undo() -> None:
-            if self._tool_order is mine:
-                self._tool_order = before
+            self._tool_orders = [order for order in self._tool_orders if order is not mine]
 
         return self.scope.own(Registration(undo))
 
@@ -132,10 +132,10 @@ class PromptLayer:
         """*tools* in the order in which the model sees them."""
         return arrange_tools(tools, self._order())
 
-    def _order(self) -> tuple[str, ...] | None:
-        if self._tool_order is not None or self.parent is None:
-            return self._tool_order
-        return self.parent._order()
+    def _order(self) -> Sequence[str] | None:
+        if self._tool_orders:
+            return self._tool_orders[-1]
+        return self.parent._order() if self.parent is not None else None
 
     def _merged(self, pick: Callable[[PromptLayer], dict[str, T]]) -> list[T]:
         return list(self._resolved(pick).values())

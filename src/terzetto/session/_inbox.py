@@ -131,13 +131,16 @@ Splice = Callable[[InboxSpliced], None]
 class Inbox:
     """Pending input of one agent, and how to edit it.
 
-    Message ids are unique over both lists. Edits that change nothing write nothing.
-    Every removal is recorded as canceled.
+    Message ids are unique over both lists. Edits that change nothing write nothing, every
+    removal is recorded as canceled, and after the agent's end all raise `AgentDisposed`.
     """
 
-    def __init__(self, pending: PendingInput, splice: Splice) -> None:
+    def __init__(
+        self, pending: PendingInput, splice: Splice, check: Callable[[], None] = lambda: None
+    ) -> None:
         self._pending = pending
         self._commit = splice
+        self._check = check
 
     @property
     def next_turn(self) -> tuple[UserMessage, ...]:
@@ -165,6 +168,7 @@ class Inbox:
 
     def replace(self, message_id: MessageId, message: UserMessage) -> bool:
         """Put *message* in the place of a pending one; False if it is not pending any more."""
+        self._check()
         found = self._find(message_id)
         if found is None:
             return False
@@ -173,6 +177,7 @@ class Inbox:
 
     def remove(self, message_id: MessageId) -> bool:
         """Discard a pending message; False if it is not pending any more."""
+        self._check()
         found = self._find(message_id)
         if found is None:
             return False
@@ -181,6 +186,7 @@ class Inbox:
 
     def clear(self) -> None:
         """Discard everything, next-step before next-turn."""
+        self._check()
         for target in TARGETS:
             self.splice(target, 0, len(self._list(target)), [])
 
@@ -195,6 +201,7 @@ class Inbox:
 
         Raises `DuplicateMessage` and changes nothing if an inserted id is pending.
         """
+        self._check()
         size = len(self._list(target))
         begin = max(0, size + start) if start < 0 else min(start, size)
         count = max(0, min(delete_count, size - begin))

@@ -64,6 +64,10 @@ class Bell(Protocol):
 
     async def wait(self) -> None: ...
 
+    async def checkpoint(self) -> None:
+        """Let others run, and let a cancel be noticed."""
+        ...
+
 
 class SilentBell:
     """For logs that nobody follows."""
@@ -73,6 +77,9 @@ class SilentBell:
 
     async def wait(self) -> None:
         raise InvalidValue("this session is not live; read its events instead")
+
+    async def checkpoint(self) -> None:
+        return None
 
 
 class EventLog(Sequence[Event]):
@@ -101,6 +108,11 @@ def _no_sink(event: Event) -> None:
     return None
 
 
+def _not_taken(error: BaseException) -> bool:
+    """Nobody raises *error* later, so the append does."""
+    return False
+
+
 def _never_durable() -> int:
     return -1
 
@@ -127,6 +139,7 @@ class Session:
         default=None, init=False, repr=False
     )
     observers: Notification[Event] = field(init=False, repr=False)
+    on_stop: Callable[[BaseException], bool] = field(default=_not_taken, init=False, repr=False)
     attached: bool = field(default=True, init=False)
     _events: list[Event] = field(factory=list, init=False, repr=False)
     _thread: int = field(factory=threading.get_ident, init=False, repr=False)
@@ -170,17 +183,16 @@ class Session:
             ReentrantAppend: Called from inside an observer of an append.
             WrongThread: Called outside the session's thread.
         """
+        if threading.get_ident() != self._thread:
+            raise WrongThread("a session is appended to from its Trio thread only")
         if self._publishing:
             raise ReentrantAppend(
                 f"cannot append {type(data).__name__} from inside an observer of an append; "
                 "do it after the append returned"
             )
-        if threading.get_ident() != self._thread:
-            raise WrongThread("a session is appended to from its Trio thread only")
         time_ms = max(self.now_ms(), self.place.last_time_ms)
         event = Event(self.place.next_seq, time_ms, data, surface_op, sources, ignorable)
-        self._take(event)
-        self.sink(event)
+        self._take(event, self.sink)
         self._publish(event)
         return event
 
@@ -196,15 +208,16 @@ class Session:
             draft.sources,
             draft.ignorable,
         )
-        self._take(event)
-        self.sink(event)
+        self._take(event, self.sink)
         return event
 
-    def _take(self, event: Event) -> None:
+    def _take(self, event: Event, sink: Callable[[Event], None]) -> None:
+        """Judge, hand to the store's buffer, fold. A refusal anywhere changes nothing."""
         self.place.judge(event)
         if event.surface_op is not None or event.sources or type(event.data) in _SURFACE:
             self.surface.judge(event)
         self.pending.judge(event)
+        sink(event)
         self.place.move(event)
         self.surface.move(event)
         self.folds.move(event)
@@ -212,15 +225,25 @@ class Session:
         self._events.append(event)
 
     def _publish(self, event: Event) -> None:
-        try:
-            if self.observers:
-                self._publishing = True
+        struck: BaseException | None = None
+        if self.observers:
+            self._publishing = True
+            try:
                 self.observers.notify(event)
-        finally:
+            except BaseException as error:  # a stop of the program, not an observer's failure
+                struck = error
             self._publishing = False
-            self.bell.ring()
-            while self._deferred:
+        self.bell.ring()
+        failed: BaseException | None = None
+        while self._deferred:
+            try:
                 self._deferred.pop(0)()
+            except BaseException as error:  # the others still run
+                failed = failed or error
+        if struck is not None and not self.on_stop(struck):
+            raise struck
+        if failed is not None:
+            raise failed
 
     def after_append(self, action: Callable[[], None]) -> None:
         """Run *action* now, or when the append in progress has returned."""
@@ -272,6 +295,7 @@ class Session:
 
     async def read(self, start: int = 0, stop: int | None = None) -> list[Event]:
         """Events *start* to before *stop*, from memory or from the store."""
+        await self.bell.checkpoint()
         stop = len(self._events) if stop is None else min(stop, len(self._events))
         return self._events[start:stop]
 
@@ -305,10 +329,11 @@ class Follower:
 
     async def __anext__(self) -> Event:
         session = self._session
+        await session.bell.checkpoint()
         while True:
             end = session.durable_seq + 1 if self._durable else len(session.events)
             if self._next < end:
-                event = session.events[self._next]
+                event = session._events[self._next]
                 self._next += 1
                 return event
             if not session.attached:
@@ -324,7 +349,7 @@ def replay(session: Session, events: Iterable[Event]) -> None:
     session.place.strict = False
     try:
         for event in events:
-            session._take(event)
+            session._take(event, _no_sink)
     finally:
         session.place.strict = True
 

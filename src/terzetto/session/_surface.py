@@ -190,7 +190,7 @@ def _identity(data: ToolResultEvent) -> tuple[object, ...]:
     flags = tuple(
         (b.tool_call_id, b.is_error) for b in data.message.content if isinstance(b, ToolResultBlock)
     )
-    return (data.turn, data.step, data.message.source, flags)
+    return (data.turn, data.step, data.message.id, data.message.source, data.error, flags)
 
 
 @define(eq=False)

@@ -1,4 +1,4 @@
-"""The eight invariants of a cancelled agent (DESIGN section 6), checked on its log.
+"""The eight invariants of a cancelled agent (docs/explanation/cancellation.md), checked on its log.
 
 Each check takes values and returns what is wrong in words; an empty list is a pass.
 Facts that the log cannot hold (which bodies ran, when) come in as `BodyRecord`s.

@@ -18,7 +18,7 @@ from attrs import define, field, frozen
 
 from ..vocabulary import InvalidValue, ToolCallBlock
 from ._pipeline import PreparedTool, ToolPipeline, cancelled_here
-from ._tool import ToolOutcome, aborted, aborted_before_dispatch
+from ._tool import ToolOutcome, aborted_before_dispatch
 
 
 class BatchLog(Protocol):
@@ -172,11 +172,8 @@ class _Run:
         return prepared
 
     async def _open(self, slot: _Slot, nursery: trio.Nursery) -> None:
-        try:
-            await self.batch.pipeline.admit(slot.prepared)
-        except KeyboardInterrupt as error:
-            self._interrupted(error, nursery)
-            slot.prepared.outcome = aborted_before_dispatch()
+        await self.batch.pipeline.admit(slot.prepared)
+        self._check_interrupt(slot, nursery)
         self.opening = None
         self._opened(slot)
         self._changed.set()
@@ -204,11 +201,8 @@ class _Run:
             nursery.start_soon(self._body, slot, nursery)
 
     async def _body(self, slot: _Slot, nursery: trio.Nursery) -> None:
-        try:
-            await self.batch.pipeline.execute(slot.prepared)
-        except KeyboardInterrupt as error:
-            self._interrupted(error, nursery)
-            slot.prepared.outcome = aborted()
+        await self.batch.pipeline.execute(slot.prepared)
+        self._check_interrupt(slot, nursery)
         self._settle(slot)
         self._changed.set()
 
@@ -216,18 +210,17 @@ class _Run:
         slot.ready = True
         self.running -= 1
 
-    def _interrupted(self, error: KeyboardInterrupt, nursery: trio.Nursery) -> None:
-        self.interrupt = error
-        nursery.cancel_scope.cancel(reason="KeyboardInterrupt inside a tool")
+    def _check_interrupt(self, slot: _Slot, nursery: trio.Nursery) -> None:
+        """Ctrl-C inside a call ends the batch; it is raised when all is answered."""
+        if slot.prepared.interrupt is not None:
+            self.interrupt = slot.prepared.interrupt
+            nursery.cancel_scope.cancel(reason="KeyboardInterrupt inside a tool call")
 
     # --- commits ------------------------------------------------------------------------
 
     async def _commit(self, slot: _Slot, nursery: trio.Nursery) -> None:
-        try:
-            outcome = await self.batch.pipeline.review(slot.prepared)
-        except KeyboardInterrupt as error:
-            self._interrupted(error, nursery)
-            outcome = aborted()
+        outcome = await self.batch.pipeline.review(slot.prepared)
+        self._check_interrupt(slot, nursery)
         self.batch.log.result(slot.call, slot.seq, outcome)
         self.committed += 1
         self._exclusive = self._exclusive and self.committed < len(self.slots)

@@ -1,9 +1,10 @@
 """The stages of one tool call: policy, body, review.
 
 ``pre-execute -> guards -> execute -> body -> post-execute -> finalize -> result``
-(C113). Every stage turns what may happen in it into a `ToolOutcome`; only a
-KeyboardInterrupt leaves. When the batch is cancelled, what counts as started, what
-keeps its result and what is withheld is decided here (DESIGN section 6).
+(C113). Every stage turns what may happen in it into a `ToolOutcome`; a
+KeyboardInterrupt is kept beside it, for the batch to raise at its end. When the batch
+is cancelled, what counts as started, what keeps its result and what is withheld is
+decided here.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import trio
 from attrs import define, evolve, field
 
 from ..session import AgentView
-from ..vocabulary import ToolCallBlock, texts
+from ..vocabulary import ToolCallBlock, texts, without
 from ._encode import InvalidOutput, bound, encode_result
 from ._hooks import Allow, Approver, Ask, Deny, PreExecute, ToolCallHook, ToolHooks, ToolResultHook
 from ._registry import ToolLayer
@@ -51,6 +52,8 @@ class PreparedTool:
     reviewed: bool = True
     """Whether post-execute listeners see the outcome."""
     outcome: ToolOutcome | None = None
+    interrupt: KeyboardInterrupt | None = None
+    """Ctrl-C that came inside a body or a listener: never a tool's error."""
 
 
 def cancelled_here() -> bool:
@@ -101,8 +104,7 @@ class ToolPipeline:
             if isinstance(decision, Ask):
                 decision = await self._ask(hook, decision)
         except BaseException as error:  # listeners and approvers: somebody else's code
-            _raise_interrupt(error)
-            rest = without_cancelled(error)
+            rest = self._rest(prepared, error)
             if rest is None:
                 prepared.outcome = aborted_before_dispatch()
             else:
@@ -147,8 +149,7 @@ class ToolPipeline:
             if scope.cancel_called and prepared.started and not cancelled_here():
                 outcome = timed_out(tool.timeout or 0.0)
         except BaseException as error:  # execute listeners: somebody else's code
-            _raise_interrupt(error)
-            rest = without_cancelled(error)
+            rest = self._rest(prepared, error)
             outcome = _aborted(prepared) if rest is None else raised(rest)
         finally:
             run.close()
@@ -173,8 +174,7 @@ class ToolPipeline:
             else:
                 value = await self._in_thread(prepared, tool, run)
         except BaseException as error:  # a tool body: whatever it raises is its result
-            _raise_interrupt(error)
-            rest = without_cancelled(error)
+            rest = self._rest(prepared, error)
             return _aborted(prepared) if rest is None else raised(rest, tool.max_result_bytes)
         try:
             content = encode_result(value, tool.max_result_bytes)
@@ -206,16 +206,26 @@ class ToolPipeline:
                 outcome = evolve(raised(error), contexts=outcome.contexts)
         limit = tool.max_result_bytes if tool is not None else DEFAULT_LIMIT
         outcome = evolve(outcome, content=bound(outcome.content, limit))
-        self.hooks.result.notify(ToolResultHook(self.agent, prepared.call, tool, outcome))
+        try:
+            self.hooks.result.notify(ToolResultHook(self.agent, prepared.call, tool, outcome))
+        except KeyboardInterrupt as error:
+            prepared.interrupt = error
         return outcome
+
+    def _rest(self, prepared: PreparedTool, error: BaseException) -> BaseException | None:
+        """*error* less cancellation and Ctrl-C; the latter is kept on *prepared*."""
+        if isinstance(error, KeyboardInterrupt):
+            prepared.interrupt = error
+        elif isinstance(error, BaseExceptionGroup) and error.subgroup(KeyboardInterrupt):
+            prepared.interrupt = KeyboardInterrupt()
+        return without(without(error, trio.Cancelled), KeyboardInterrupt)
 
     async def _post_execute(self, prepared: PreparedTool, outcome: ToolOutcome) -> ToolOutcome:
         hook = ToolResultHook(self.agent, prepared.call, prepared.tool, outcome)
         try:
             return await self.hooks.post_execute.run(hook, _outcome)
         except BaseException as error:  # listeners: somebody else's code
-            _raise_interrupt(error)
-            rest = without_cancelled(error)
+            rest = self._rest(prepared, error)
             if rest is not None:
                 return evolve(raised(rest), contexts=outcome.contexts)
             # Cut short: policy may have wanted to redact a success; an error keeps its text.
@@ -254,25 +264,6 @@ async def await_body(tool: Tool, arguments: object, run: ToolRun) -> object:
 def call_body(tool: Tool, arguments: object, run: ToolRun) -> object:
     """Run a plain body, in a worker thread."""
     return tool.call(arguments, run)
-
-
-def without_cancelled(error: BaseException) -> BaseException | None:
-    """*error* less every `trio.Cancelled` in it; None when nothing else is left."""
-    if isinstance(error, trio.Cancelled):
-        return None
-    if isinstance(error, BaseExceptionGroup):
-        return error.split(trio.Cancelled)[1]
-    return error
-
-
-def _raise_interrupt(error: BaseException) -> None:
-    """Raise the KeyboardInterrupt in *error*, if there is one: never a tool's error."""
-    if isinstance(error, KeyboardInterrupt):
-        raise error
-    if isinstance(error, BaseExceptionGroup):
-        found = error.subgroup(KeyboardInterrupt)
-        if found is not None:
-            raise KeyboardInterrupt from None
 
 
 def unprotected_frames() -> tuple[Callable[..., object], ...]:

@@ -31,6 +31,8 @@ from ._errors import (
     WrongThread as WrongThread,
     chain_text as chain_text,
     error_code as error_code,
+    single as single,
+    without as without,
 )
 from ._events import (
     APPEND as APPEND,

@@ -206,3 +206,19 @@ def error_code(error: BaseException) -> str:
     """The stable code of *error*: its own ``code`` if that is a text, else ``UNKNOWN``."""
     code = getattr(error, "code", None)
     return code if isinstance(code, str) and code else "UNKNOWN"
+
+
+def single(error: BaseException) -> BaseException:
+    """The one exception in *error*, or *error* itself when it is no group of one."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
+
+
+def without(error: BaseException | None, kind: type[BaseException]) -> BaseException | None:
+    """*error* less every *kind* in it; None when nothing else is left."""
+    if error is None or isinstance(error, kind):
+        return None
+    if isinstance(error, BaseExceptionGroup):
+        return error.split(kind)[1]
+    return error

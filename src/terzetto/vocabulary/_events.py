@@ -188,8 +188,8 @@ class RequestHeaderEvent:
 
 @frozen
 class RequestContextEvent:
-    provider: str
-    model: str
+    provider: str = field(converter=clean_text)
+    model: str = field(converter=clean_text)
     context_window: int | None = None
     system_prompt_update: Literal["in-history"] | None = None
 
@@ -226,7 +226,7 @@ class LlmRetry:
 
     turn: int
     step: int
-    retry_id: str
+    retry_id: str = field(converter=clean_text)
     attempt: int
     delay_ms: int
     failure: Failure
@@ -236,23 +236,23 @@ class LlmRetry:
 class LlmRetryStarted:
     turn: int
     step: int
-    retry_id: str
+    retry_id: str = field(converter=clean_text)
 
 
 @frozen
 class CompactionStart:
-    id: str
+    id: str = field(converter=clean_text)
 
 
 @frozen
 class CompactionSummary:
-    id: str
+    id: str = field(converter=clean_text)
     text: str = field(converter=clean_text)
 
 
 @frozen
 class CompactionEnd:
-    id: str
+    id: str = field(converter=clean_text)
     outcome: Literal["completed", "failed", "canceled"] = "completed"
 
 

@@ -31,16 +31,18 @@ class JsonObject(Mapping[str, JsonValue]):
     Made from any mapping that `freeze_json` takes; raises `InvalidValue` for others.
     """
 
-    __slots__ = ("_data", "_hash")
+    __slots__ = ("_data", "_depth", "_hash")
 
     def __init__(self, data: Mapping[str, object]) -> None:
         self._data: dict[str, JsonValue] = _freeze_items(data, "$", 0)
+        self._depth: int = 1 + max(map(_depth, self._data.values()), default=0)
         self._hash: int | None = None
 
     @classmethod
     def _trusted(cls, data: dict[str, JsonValue]) -> JsonObject:
         made = cls.__new__(cls)
         made._data = data
+        made._depth = 1 + max(map(_depth, data.values()), default=0)
         made._hash = None
         return made
 
@@ -117,6 +119,8 @@ def _freeze(value: object, path: str, depth: int) -> JsonValue:
     if depth >= MAX_DEPTH:
         raise InvalidValue(f"nested deeper than {MAX_DEPTH} levels, or a cycle, at {path[:80]}")
     if isinstance(value, JsonObject):
+        if depth + value._depth > MAX_DEPTH:
+            raise InvalidValue(f"nested deeper than {MAX_DEPTH} levels at {path[:80]}")
         return value
     if isinstance(value, Mapping):
         return JsonObject._trusted(_freeze_items(value, path, depth))
@@ -132,6 +136,14 @@ def _freeze_items(value: Mapping[str, object], path: str, depth: int) -> dict[st
             raise InvalidValue(f"object key {key!r} at {path}: expected a str of valid Unicode")
         items[key] = _freeze(item, f"{path}.{key}", depth + 1)
     return items
+
+
+def _depth(value: JsonValue) -> int:
+    if isinstance(value, JsonObject):
+        return value._depth
+    if isinstance(value, tuple):
+        return 1 + max(map(_depth, value), default=0)
+    return 0
 
 
 def freeze_object(value: Mapping[str, object]) -> JsonObject:

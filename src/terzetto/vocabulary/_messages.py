@@ -10,6 +10,7 @@ import secrets
 from typing import Literal, NewType, TypeAlias
 
 from attrs import field, frozen
+from attrs.converters import optional
 
 from ._errors import InvalidValue
 from ._json import JsonObject as JsonObject, JsonValue, clean_text, freeze_json
@@ -102,7 +103,7 @@ class PluginSource:
     """Code that contributes to the conversation; *form* and *sections* mark snapshots."""
 
     plugin: str = field(converter=clean_text)
-    form: str | None = None
+    form: str | None = field(default=None, converter=optional(clean_text))
     sections: tuple[ContextSection, ...] | None = None
 
 

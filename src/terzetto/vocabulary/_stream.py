@@ -43,10 +43,10 @@ class Failure:
     """What a provider or the transport reported. Route on *code*."""
 
     message: str = field(converter=clean_text)
-    code: str = UNKNOWN
+    code: str = field(default=UNKNOWN, converter=clean_text)
     status: int | None = None
     provider_retry_after_ms: int | None = None
-    request_id: str | None = None
+    request_id: str | None = field(default=None, converter=optional(clean_text))
 
 
 class ProviderError(CodedError):
