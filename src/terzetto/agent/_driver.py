@@ -195,11 +195,15 @@ class _Loop:
         cut = self._judge(activity, outcome, caught, stopped)
         self._close(number, cut)
         state.turn_open = False
-        self._settle_waiters(number, first, cut)
+        try:
+            if cut.reraise is None:
+                await self._flush_ending()
+        finally:
+            # Who asked for the turn is told when its end is durable, or cannot be.
+            self._settle_waiters(number, first, cut)
         if cut.reraise is not None:
             self._idle()
             raise cut.reraise
-        await self._flush_ending()
         return cut.ending
 
     def _judge(

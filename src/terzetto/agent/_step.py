@@ -208,5 +208,8 @@ class StepLog:
         for context in outcome.contexts:
             self.state.inbox.append("next-step", context)
 
+    def must_flush(self) -> bool:
+        return self.session.durable_seq < self.session.place.next_seq - 1
+
     async def flush(self) -> None:
         await self._flush()

@@ -32,6 +32,10 @@ class BatchLog(Protocol):
         """Record the outcome, then hand its contexts to the next step."""
         ...
 
+    def must_flush(self) -> bool:
+        """Whether recorded calls are not durable yet, and have to be before they run."""
+        ...
+
     async def flush(self) -> None:
         """Return once every recorded call is durable, as far as the store promises."""
         ...
@@ -86,7 +90,7 @@ class PoolExecutor:
                 failure = error
         if run.interrupt is not None:
             raise run.interrupt
-        if failure is not None:
+        if (failure := failure or run.failure) is not None:
             raise failure
         return BatchResult(run.concludes)
 
@@ -113,6 +117,8 @@ class _Run:
     draining: bool = False
     interrupt: KeyboardInterrupt | None = None
     opening: _Slot | None = None
+    launching: bool = False
+    failure: Exception | None = None
     _exclusive: bool = False
     _wave: list[_Slot] = field(factory=list)
     _changed: trio.Event = field(factory=trio.Event)
@@ -129,6 +135,9 @@ class _Run:
                 await self._commit(self.slots[self.committed], nursery)
             if not self.draining and cancelled_here():
                 self._drain()
+                continue
+            if self.failure is not None:
+                return
             if self.draining and self.committed == len(self.slots):
                 self._skip_rest()
             if self.committed == total:
@@ -142,7 +151,7 @@ class _Run:
     async def _start(self, nursery: trio.Nursery) -> bool:
         """Open and start all that may start now. True if something is ready to commit."""
         pipeline = self.batch.pipeline
-        while self.opening is None and (prepared := self._next()) is not None:
+        while self._may_open() and (prepared := self._next()) is not None:
             slot = _Slot(prepared.call, prepared, self.batch.log.call(prepared.call))
             self.slots.append(slot)
             self.running += 1
@@ -155,9 +164,13 @@ class _Run:
                 await trio.lowlevel.cancel_shielded_checkpoint()
             else:
                 pipeline.admit_now(prepared)
+                self._check_interrupt(slot, nursery)
                 self._opened(slot)
-        await self._launch(nursery)
+        self._launch(nursery)
         return self.committed < len(self.slots) and self.slots[self.committed].ready
+
+    def _may_open(self) -> bool:
+        return self.opening is None and not self.launching and not cancelled_here()
 
     def _next(self) -> PreparedTool | None:
         """The next call, classified now, if it may start now."""
@@ -179,26 +192,42 @@ class _Run:
         self._changed.set()
 
     def _opened(self, slot: _Slot) -> None:
+        if slot.prepared.outcome is None and self.draining:
+            slot.prepared.outcome = aborted_before_dispatch()
         if slot.prepared.outcome is None:
             self._wave.append(slot)
         else:
             self._settle(slot)
 
-    async def _launch(self, nursery: trio.Nursery) -> None:
-        """Start the bodies of the wave, once their calls are durable."""
-        if not self._wave:
-            return
+    def _launch(self, nursery: trio.Nursery) -> None:
+        """Start the bodies of the wave; those that may not be lost, once they are durable."""
         wave, self._wave = self._wave, []
+        waiting: list[_Slot] = []
+        for slot in wave:
+            tool = slot.prepared.tool
+            if (tool is not None and tool.read_only) or not self.batch.log.must_flush():
+                nursery.start_soon(self._body, slot, nursery)
+            else:
+                waiting.append(slot)
+        if waiting:
+            # In a task of its own: a commit never waits for a start.
+            self.launching = True
+            nursery.start_soon(self._flush, waiting, nursery)
+
+    async def _flush(self, wave: list[_Slot], nursery: trio.Nursery) -> None:
         try:
             await self.batch.log.flush()
         except trio.Cancelled:
             for slot in wave:
                 slot.prepared.outcome = aborted_before_dispatch()
                 self._settle(slot)
-            self._drain()
-            return
-        for slot in wave:
-            nursery.start_soon(self._body, slot, nursery)
+        except Exception as error:  # the store's: nothing more may start
+            self.failure = error
+        else:
+            for slot in wave:
+                nursery.start_soon(self._body, slot, nursery)
+        self.launching = False
+        self._changed.set()
 
     async def _body(self, slot: _Slot, nursery: trio.Nursery) -> None:
         await self.batch.pipeline.execute(slot.prepared)

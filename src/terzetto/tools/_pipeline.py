@@ -10,15 +10,15 @@ decided here.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import cast
 
 import trio
-from attrs import define, evolve, field
+from attrs import define, evolve
 
 from ..session import AgentView
-from ..vocabulary import ToolCallBlock, texts, without
+from ..vocabulary import InvalidValue, TextBlock, ToolCallBlock, texts, without
 from ._encode import InvalidOutput, bound, encode_result
 from ._hooks import Allow, Approver, Ask, Deny, PreExecute, ToolCallHook, ToolHooks, ToolResultHook
 from ._registry import ToolLayer
@@ -73,10 +73,6 @@ class ToolPipeline:
     hooks: ToolHooks
     approver: Approver | None
     limiter: trio.CapacityLimiter
-    _unlimited: trio.CapacityLimiter = field(init=False)
-
-    def __attrs_post_init__(self) -> None:
-        self._unlimited = trio.CapacityLimiter(float("inf"))
 
     def classify(self, call: ToolCallBlock) -> PreparedTool:
         """Look the tool up, parse the arguments, ask its classifier. Never raises."""
@@ -110,10 +106,13 @@ class ToolPipeline:
             else:
                 prepared.outcome, prepared.reviewed = raised(rest), False
             return
-        if isinstance(decision, Deny):
-            prepared.outcome = denied(decision.reason)
-        else:
-            self.admit_now(prepared)
+        match decision:
+            case Allow():
+                self.admit_now(prepared)
+            case Deny(reason=reason):
+                prepared.outcome = denied(reason)
+            case _:  # a policy that decides nothing must not let the call through
+                prepared.outcome = raised(_not_a(decision, "pre-execute", "Allow, Deny or Ask"))
 
     def admit_now(self, prepared: PreparedTool) -> None:
         """Guards and refusals alone."""
@@ -122,8 +121,9 @@ class ToolPipeline:
             for guard in guards:
                 try:
                     reason = guard(hook)
-                except Exception as error:  # a guard that fails must not let the call through
-                    prepared.outcome = raised(error)
+                except BaseException as error:  # a guard that fails lets no call through
+                    rest = self._rest(prepared, error)
+                    prepared.outcome = aborted_before_dispatch() if rest is None else raised(rest)
                     return
                 if reason is not None:
                     prepared.outcome = denied(reason)
@@ -143,16 +143,18 @@ class ToolPipeline:
         tool = prepared.tool
         assert tool is not None
         run = ToolRun(prepared.call.id, tool.name, self.agent)
+        timer = _Timer(tool.timeout)
         try:
-            with _deadline(tool.timeout) as scope:
-                outcome = await self._around(prepared, tool, run)
-            if scope.cancel_called and prepared.started and not cancelled_here():
-                outcome = timed_out(tool.timeout or 0.0)
+            outcome = await timer.run(partial(self._around, prepared, tool, run))
         except BaseException as error:  # execute listeners: somebody else's code
             rest = self._rest(prepared, error)
             outcome = _aborted(prepared) if rest is None else raised(rest)
         finally:
             run.close()
+        if timer.fired:
+            outcome = timed_out(tool.timeout or 0.0)
+        elif not isinstance(outcome, ToolOutcome):
+            outcome = raised(_not_a(outcome, "execute", "a ToolOutcome"))
         if outcome.is_error:
             outcome = evolve(outcome, concludes=False)
         prepared.outcome = evolve(outcome, contexts=(*run.contexts, *outcome.contexts))
@@ -175,7 +177,10 @@ class ToolPipeline:
                 value = await self._in_thread(prepared, tool, run)
         except BaseException as error:  # a tool body: whatever it raises is its result
             rest = self._rest(prepared, error)
-            return _aborted(prepared) if rest is None else raised(rest, tool.max_result_bytes)
+            if rest is None:
+                # Goes on: a listener around the body may have a deadline of its own.
+                raise
+            return raised(rest, tool.max_result_bytes)
         try:
             content = encode_result(value, tool.max_result_bytes)
         except InvalidOutput as error:
@@ -187,7 +192,8 @@ class ToolPipeline:
             await trio.lowlevel.checkpoint_if_cancelled()
             prepared.started = True
             return await trio.to_thread.run_sync(
-                partial(call_body, tool, prepared.arguments, run), limiter=self._unlimited
+                partial(call_body, tool, prepared.arguments, run),
+                limiter=cast(trio.CapacityLimiter, _SLOT_TAKEN),
             )
 
     # --- commits lane -------------------------------------------------------------------
@@ -201,7 +207,10 @@ class ToolPipeline:
         tool = prepared.tool
         if tool is not None and tool.finalize is not None:
             try:
-                outcome = evolve(outcome, content=tuple(tool.finalize(outcome.content)))
+                content = tool.finalize(outcome.content)
+                if isinstance(content, str) or not all(isinstance(b, TextBlock) for b in content):
+                    raise _not_a(content, "finalize", "TextBlocks")
+                outcome = evolve(outcome, content=tuple(content))
             except Exception as error:  # part of the tool's own code
                 outcome = evolve(raised(error), contexts=outcome.contexts)
         limit = tool.max_result_bytes if tool is not None else DEFAULT_LIMIT
@@ -223,7 +232,10 @@ class ToolPipeline:
     async def _post_execute(self, prepared: PreparedTool, outcome: ToolOutcome) -> ToolOutcome:
         hook = ToolResultHook(self.agent, prepared.call, prepared.tool, outcome)
         try:
-            return await self.hooks.post_execute.run(hook, _outcome)
+            reviewed = await self.hooks.post_execute.run(hook, _outcome)
+            if not isinstance(reviewed, ToolOutcome):
+                raise _not_a(reviewed, "post-execute", "a ToolOutcome")
+            return reviewed
         except BaseException as error:  # listeners: somebody else's code
             rest = self._rest(prepared, error)
             if rest is not None:
@@ -247,12 +259,65 @@ def _aborted(prepared: PreparedTool) -> ToolOutcome:
     return aborted() if prepared.started else aborted_before_dispatch()
 
 
-@contextmanager
-def _deadline(seconds: float | None) -> Iterator[trio.CancelScope]:
-    """A scope that ends after *seconds*; decided when the deadline fires."""
-    deadline = float("inf") if seconds is None else trio.current_time() + seconds
-    with trio.CancelScope(deadline=deadline) as scope:
-        yield scope
+def _not_a(value: object, stage: str, expected: str) -> InvalidValue:
+    return InvalidValue(f"{stage}: expected {expected}, got {type(value).__name__}")
+
+
+@define(eq=False)
+class _Timer:
+    """A cooperative limit of *seconds*; whether it fired is decided when it fires.
+
+    Its own task waits: a cancel that comes first, or in the same instant, ends that wait,
+    and a timeout that came first stays one, however long the body cleans up.
+    """
+
+    seconds: float | None
+    fired: bool = False
+
+    async def run(self, body: Callable[[], Awaitable[ToolOutcome]]) -> ToolOutcome:
+        if self.seconds is None:
+            return await body()
+        outcome: ToolOutcome | None = None
+        failure: BaseException | None = None
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._wait, self.seconds, nursery.cancel_scope)
+                try:
+                    outcome = await body()
+                except BaseException as error:  # kept as itself: the nursery would wrap it
+                    failure = error
+                nursery.cancel_scope.cancel(reason="the call has ended")
+        except BaseException as error:
+            # The timer's own `Cancelled`: what the body did is known all the same.
+            if without(error, trio.Cancelled) is not None:
+                raise
+        if self.fired:
+            return timed_out(self.seconds)
+        if failure is not None:
+            raise failure
+        assert outcome is not None
+        return outcome
+
+    async def _wait(self, seconds: float, scope: trio.CancelScope) -> None:
+        await trio.sleep(seconds)
+        for _ in range(2):  # a cancel of the same instant comes first
+            await trio.lowlevel.checkpoint()
+        self.fired = True
+        scope.cancel(reason="the tool's timeout")
+
+
+class _SlotTaken:
+    """A limiter for a thread whose slot is held already: no checkpoint, so that nothing
+    can come between the check for cancellation and the start."""
+
+    async def acquire_on_behalf_of(self, borrower: object) -> None:
+        return None
+
+    def release_on_behalf_of(self, borrower: object) -> None:
+        return None
+
+
+_SLOT_TAKEN = _SlotTaken()
 
 
 # The engine gives these two back the KeyboardInterrupt that its own frames hold off.

@@ -1,0 +1,317 @@
+"""The command line: ``terzetto demo`` and ``terzetto chat``.
+
+Owns arguments, exit codes and the last word about failures: one line on stderr, never a
+traceback. What the commands do is theirs (`_demo`, `_chat`); they are imported when they
+run, so that ``--help`` does not wait for them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import re
+import sys
+import traceback
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from attrs import evolve
+
+from . import __version__
+from .commands._terminal import CommandError, Diagnostics, Terminal, one_line
+from .tools import Tool
+from .vocabulary import InvalidValue, TerzettoError, UsageError, chain_text
+
+if TYPE_CHECKING:
+    from .commands._chat import ChatOptions
+
+_EXIT_CODES = "exit codes: 0 done, 1 something failed, 2 the command line is wrong, 130 Ctrl-C"
+_DEMO = """\
+Show what the engine does, with a scripted model behind a real HTTP server: no key, no
+network. The tools only read the folder; the log and a note go to a temporary folder.
+"""
+_CHAT = """\
+Talk to a model behind any server that speaks OpenAI's chat completions. Ctrl-C interrupts
+an answer and keeps what came of it, a second one leaves; Ctrl-D leaves. From a pipe, each
+line is one prompt.
+
+  terzetto chat --base-url http://127.0.0.1:8080/v1 --model llama
+  terzetto chat --base-url https://api.openai.com/v1 --model gpt-5 \\
+                --api-key-env OPENAI_API_KEY --tools my_tools:search
+"""
+_VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]{0,63}")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; its exit code. *argv* is without the program's name."""
+    try:
+        code = _run(argv)
+        if sys.stdout is not None:
+            sys.stdout.flush()
+        return code
+    except SystemExit as stop:  # argparse, after --help and --version
+        return stop.code if isinstance(stop.code, int) else 0
+    except BaseException as error:  # the last frame of the program
+        code, text = _outcome(error)
+        if text is not None:
+            with suppress(OSError, ValueError):
+                print(f"terzetto: {one_line(text)}", file=sys.stderr)
+        return code
+
+
+def _outcome(error: BaseException) -> tuple[int, str | None]:
+    """The exit code for *error*, and what is to be said."""
+    if isinstance(error, BaseExceptionGroup):
+        if error.subgroup(KeyboardInterrupt) is not None:
+            return 130, None
+        if len(error.exceptions) == 1:
+            return _outcome(error.exceptions[0])
+    match error:
+        case KeyboardInterrupt():
+            return 130, None
+        case BrokenPipeError():
+            _forget_stdout()
+            return 1, None
+        case CommandError(code=code):
+            return code, str(error)
+        case UsageError():
+            return 2, chain_text(error)
+        case TerzettoError():
+            return 1, chain_text(error)
+        case OSError():
+            return 1, f"the system refused: {error}"
+        case _:
+            frames = traceback.extract_tb(error.__traceback__)
+            where = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "?"
+            text = f"{type(error).__name__}: {chain_text(error)}"
+            return 1, f"a defect of terzetto at {where}, please report it: {text}"
+
+
+def _forget_stdout() -> None:
+    """Nobody reads it any more; the interpreter's last flush must not complain."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+# --- arguments --------------------------------------------------------------------------------
+
+
+class _Parser(argparse.ArgumentParser):
+    """One line for a mistake, and no guessing of options: ``--api-key`` is not short for
+    ``--api-key-env``."""
+
+    def __init__(self, **options: object) -> None:
+        super().__init__(
+            allow_abbrev=False,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            **options,  # type: ignore[arg-type]
+        )
+
+    def error(self, message: str) -> NoReturn:
+        raise CommandError(f"{message}; see {self.prog} --help", 2)
+
+
+def _parser() -> _Parser:
+    parser = _Parser(
+        prog="terzetto",
+        description="The agent engine for Trio, on the command line.",
+        epilog=_EXIT_CODES,
+    )
+    parser.add_argument("--version", action="version", version=f"terzetto {__version__}")
+    commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND")
+    demo = commands.add_parser("demo", help="see what it does, without a key", description=_DEMO)
+    chat = commands.add_parser("chat", help="talk to a model", description=_CHAT)
+    _add_demo(demo)
+    _add_chat(chat)
+    return parser
+
+
+def _add_demo(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--dir",
+        type=Path,
+        default=Path(),
+        metavar="PATH",
+        help="the folder that the tools look at; the current one by default",
+    )
+    parser.add_argument("--fast", action="store_true", help="without pauses for reading")
+    parser.add_argument(
+        "--sessions",
+        type=Path,
+        metavar="DIR",
+        help="where the log is kept; a fresh temporary folder by default",
+    )
+
+
+def _add_chat(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--base-url", required=True, metavar="URL", help="without /chat/completions")
+    add("--model", required=True, type=_name, metavar="NAME", help="as the server calls it")
+    add(
+        "--provider",
+        default="openai",
+        type=_name,
+        metavar="NAME",
+        help="as the log calls the server",
+    )
+    add(
+        "--api-key-env",
+        metavar="VAR",
+        help="the environment variable that holds the key; none is sent by default",
+    )
+    add("--system", metavar="TEXT", help="the system prompt")
+    add(
+        "--tools",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="MODULE:NAME",
+        help="a terzetto tool, or a list of them, from a module in this folder or installed",
+    )
+    add(
+        "--session-dir",
+        type=Path,
+        metavar="DIR",
+        help="keep the conversation as a log in this folder",
+    )
+
+
+def _name(text: str) -> str:
+    if not text.strip():
+        raise argparse.ArgumentTypeError("expected a name, got an empty text")
+    return text
+
+
+def _run(argv: Sequence[str] | None) -> int:
+    parser = _parser()
+    arguments, unknown = parser.parse_known_args(argv)
+    if unknown:
+        _refuse_unknown(unknown)
+    if arguments.command is None:
+        parser.error("expected a command, demo or chat")
+    run = {"demo": _demo, "chat": _chat}[arguments.command]
+    with open(os.devnull, "w", encoding="utf-8") as nowhere:  # for streams that are closed
+        diagnostics = Diagnostics(Terminal.on(sys.stderr or nowhere))
+        with diagnostics.collecting():
+            return run(arguments, Terminal.on(sys.stdout or nowhere), diagnostics)
+
+
+def _refuse_unknown(unknown: Sequence[str]) -> NoReturn:
+    """Name the first option that is not known. Values are not repeated: one may be a key."""
+    option = next((word.partition("=")[0] for word in unknown if word.startswith("-")), None)
+    if option is None:
+        raise CommandError("expected options only, got something else; see terzetto --help", 2)
+    if option.startswith("--api-key"):
+        raise CommandError(
+            f"{option}: keys are not taken from the command line, where others can see them; "
+            "put it into an environment variable and name that with --api-key-env",
+            2,
+        )
+    raise CommandError(f"{option[:40]!r} is no option of this command; see terzetto --help", 2)
+
+
+# --- commands ---------------------------------------------------------------------------------
+
+
+def _demo(arguments: argparse.Namespace, terminal: Terminal, _: Diagnostics) -> int:
+    import trio
+
+    from .commands._demo import DemoOptions, run_demo
+    from .commands._demo_tools import FAST, Pace
+
+    folder: Path = arguments.dir
+    if not folder.is_dir():
+        raise CommandError(f"--dir: expected a folder, got {str(folder)!r}", 2)
+    options = DemoOptions(
+        folder=folder, sessions=arguments.sessions, pace=FAST if arguments.fast else Pace()
+    )
+    return trio.run(run_demo, options, terminal)
+
+
+def _chat(arguments: argparse.Namespace, terminal: Terminal, diagnostics: Diagnostics) -> int:
+    import trio
+
+    from .commands._chat import ChatOptions, Lines, run_chat
+
+    variable: str | None = arguments.api_key_env
+    options = ChatOptions(
+        base_url=arguments.base_url,
+        model=arguments.model,
+        provider=arguments.provider,
+        key_variable=variable,
+        api_key=None if variable is None else _key(variable),
+        system=arguments.system,
+        tools=tuple(tool for target in arguments.tools for tool in _tools(target)),
+        session_dir=arguments.session_dir,
+    )
+    _check(options)
+    lines = Lines(None)
+    if sys.stdin is not None:
+        lines = Lines(sys.stdin.fileno(), sys.stdin.encoding or "utf-8", sys.stdin.isatty())
+    return trio.run(partial(run_chat, options, lines, terminal, diagnostics))
+
+
+def _check(options: ChatOptions) -> None:
+    """Say what is wrong with the address or the key before anything is opened."""
+    without_key = evolve(options, api_key=None)
+    for option, tried in (("--base-url", without_key), ("--api-key-env", options)):
+        try:
+            tried.adapter()
+        except InvalidValue as error:
+            raise CommandError(f"{option}: {str(error).removeprefix('base_url: ')}", 2) from error
+
+
+def _key(variable: str) -> str:
+    if not _VARIABLE.fullmatch(variable):
+        # Not shown: it may be the key itself.
+        raise CommandError(
+            "--api-key-env: expected the name of a variable in capitals, such as OPENAI_API_KEY, "
+            "got something else; put the key into a variable and give its name",
+            2,
+        )
+    key = os.environ.get(variable)
+    if not key:
+        state = "empty" if variable in os.environ else "not set"
+        raise CommandError(
+            f"--api-key-env: expected a key in {variable}, which is {state}; "
+            f"run 'export {variable}=...' first, or leave the option out if the server "
+            "takes no key",
+            2,
+        )
+    return key
+
+
+def _tools(target: str) -> list[Tool]:
+    """The tools that ``module:name`` stands for."""
+    module_name, colon, name = target.partition(":")
+    if not (colon and module_name and name):
+        raise CommandError(f"--tools: expected module:name, got {target!r}", 2)
+    if "" not in sys.path and os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        found: object = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise CommandError(
+            f"--tools: expected a module {module_name!r} in {os.getcwd()} or installed; {error}", 2
+        ) from error
+    except (Exception, SystemExit) as error:  # the module's own code
+        text = f"{type(error).__name__}: {chain_text(error)}"
+        raise CommandError(f"--tools: importing {module_name!r} failed: {text}") from error
+    for part in name.split("."):
+        if not hasattr(found, part):
+            raise CommandError(f"--tools: {module_name!r} has nothing called {name!r}", 2)
+        found = getattr(found, part)
+    tools: list[Tool] = []
+    for tool in found if isinstance(found, (list, tuple)) else [found]:
+        if not isinstance(tool, Tool):
+            raise CommandError(
+                f"--tools: expected {target!r} to be a tool or a list of tools, got "
+                f"{type(tool).__name__}; put @terzetto.tool above the function",
+                2,
+            )
+        tools.append(tool)
+    return tools
