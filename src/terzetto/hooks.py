@@ -120,16 +120,35 @@ class Notification(_Point[Callable[[V], None]], Generic[V]):
     """
 
     def notify(self, value: V) -> None:
-        stop: BaseException | None = None
-        for listener in self.listeners():
+        delivery = self.delivery(value)
+        delivery.drain()
+        if delivery.stop is not None:
+            raise delivery.stop
+
+    def delivery(self, value: V) -> Delivery[V]:
+        """One dispatch, not yet begun: for who must keep several in order."""
+        return Delivery(self.name, value, list(self.listeners()))
+
+
+@define(eq=False)
+class Delivery(Generic[V]):
+    """A value on its way to the listeners there were. *stop* is what a listener stops the
+    program with."""
+
+    name: str
+    value: V
+    waiting: list[Callable[[V], None]]
+    stop: BaseException | None = None
+
+    def drain(self) -> None:
+        """Call every listener that has not been called yet."""
+        while self.waiting:
             try:
-                call_listener(listener, value)
+                call_listener(self.waiting.pop(0), self.value)
             except Exception as error:  # a listener: somebody else's code
                 logger.error("%s listener failed: %s", self.name, chain_text(error))
             except BaseException as error:  # the program is being stopped
-                stop = stop or error
-        if stop is not None:
-            raise stop
+                self.stop = self.stop or error
 
 
 class Serial(_Point[Callable[[V], Awaitable[None]]], Generic[V]):

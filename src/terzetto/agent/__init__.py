@@ -1,7 +1,7 @@
 """Floor 3: the only loop."""
 
 from ._agent import Agent as Agent
-from ._creation import Agents as Agents, Setup as Setup, TrioBell as TrioBell
+from ._creation import Agents as Agents, Setup as Setup
 from ._driver import Driven as Driven, Driver as Driver, LoopDriver as LoopDriver
 from ._hooks import (
     AgentErrorNotice as AgentErrorNotice,
@@ -30,3 +30,4 @@ from ._registry import AgentRegistry as AgentRegistry
 from ._scope import AgentScope as AgentScope
 from ._services import Services as Services, Settings as Settings
 from ._turn import Turn as Turn, TurnFailed as TurnFailed
+from ._waiting import TrioBell as TrioBell

@@ -9,14 +9,14 @@ driver waits on its level, so no wake can be lost.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import trio
 from attrs import define, field
 from trio_util import AsyncValue
 
-from ..hooks import Notification
-from ..session import AgentStatus, AgentView, Inbox, Session
+from ..hooks import Delivery, Notification
+from ..session import TARGETS, AgentStatus, AgentView, Inbox, Session
 from ..vocabulary import (
     AgentDisposed,
     CancelCause,
@@ -110,8 +110,9 @@ class RunState:
 
     *held*: creation is not finished, wakes are remembered. *closing*: disposal has
     begun, input parks. *sealed*: the write path closes, input is refused. *gone*: it is
-    over. *stop*: a KeyboardInterrupt or SystemExit of a listener, raised by the driver
-    once the turn is closed.
+    over. *late_wake*: waking input came after `turn/end`. *steered*: waking input for the
+    open turn is unclaimed. *stop*: a KeyboardInterrupt or SystemExit of a listener,
+    raised by the driver once the turn is closed.
     """
 
     session: Session
@@ -127,9 +128,11 @@ class RunState:
     stop: BaseException | None = None
     turn_open: bool = False
     late_wake: bool = False
+    steered: bool = False
     flushing: trio.CancelScope | None = None
     waiters: dict[MessageId, Waiter] = field(factory=dict)
     _held_wake: bool = False
+    _deliveries: list[Delivery[Any]] = field(factory=list)
     _changes: AsyncValue[int] = field(factory=lambda: AsyncValue(0))
 
     def __attrs_post_init__(self) -> None:
@@ -173,6 +176,8 @@ class RunState:
         if wakeup and converging and not disposing:
             target = "next-turn"
         self.inbox.append(target, message)
+        if wakeup and self.turn_open and target == "next-step":
+            self.steered = True
         if wakeup and not disposing:
             self._wake(activity, converging)
 
@@ -234,8 +239,10 @@ class RunState:
         removed = self.session.pending.removed(splice)
         self.session.append(splice)
         if splice.outcome is not None:
+            stays = {message.id for message in splice.inserted}
             for message in removed:
-                self._discarded(message)
+                if message.id not in stays:
+                    self._discarded(message)
                 self.tell(self.hooks.inbox_discarded, InboxNotice(self.view, message))
         for message in splice.inserted:
             self.tell(self.hooks.inbox_inserted, InboxNotice(self.view, message))
@@ -243,11 +250,14 @@ class RunState:
     def claim(self, turn: int, *, with_prompt: bool) -> tuple[UserMessage, ...]:
         """Take all next-step input and, at a turn's start, one prompt (C56)."""
         claimed: list[UserMessage] = []
-        lists: tuple[tuple[InboxTarget, int], ...] = (
-            ("next-step", len(self.inbox.next_step)),
-            ("next-turn", 1 if with_prompt and self.inbox.next_turn else 0),
-        )
-        for target, count in lists:
+        activity = self.activity
+        for target in TARGETS:
+            # An observer of the first claim may have cancelled, and so cleared the second list.
+            if activity is not None and activity.cancelled:
+                break
+            pending = len(self.session.pending.lists[target])
+            self.steered = self.steered and target != "next-step"
+            count = pending if target == "next-step" else min(pending, int(with_prompt))
             if count:
                 splice = InboxSpliced(target, 0, count)
                 claimed.extend(self.session.pending.removed(splice))
@@ -274,12 +284,19 @@ class RunState:
     # --- stops --------------------------------------------------------------------------
 
     def tell(self, point: Notification[T], value: T) -> None:
-        """Notify; what a listener stops the program with is raised where it harms nothing."""
-        try:
-            point.notify(value)
-        except BaseException as error:  # only what is no `Exception` leaves a notification
-            if not self.take_stop(error):
-                raise
+        """Notify; what a listener stops the program with is raised where it harms nothing.
+
+        A change that a listener makes is told after the change it heard of: whoever has
+        not heard of the first one yet hears of it now.
+        """
+        for outer in self._deliveries:
+            outer.drain()
+        delivery = point.delivery(value)
+        self._deliveries.append(delivery)
+        delivery.drain()
+        self._deliveries.remove(delivery)
+        if delivery.stop is not None and not self.take_stop(delivery.stop):
+            raise delivery.stop
 
     def take_stop(self, error: BaseException) -> bool:
         """Keep *error* for the driver, which ends the turn first. False if nothing runs."""

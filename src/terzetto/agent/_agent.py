@@ -16,6 +16,7 @@ from ..vocabulary import (
     AgentCrashed,
     AgentDisposed,
     CancelCause,
+    DuplicateMessage,
     InboxTarget,
     InvalidValue,
     MessageId,
@@ -144,10 +145,14 @@ class Agent:
         Cancellation: a pending message is removed, a claimed one cancels its turn (the
         inbox kept) unless *on_cancel* is ``"leave"``; `trio.Cancelled` goes on at once.
         """
+        if on_cancel not in ("cancel", "leave"):
+            raise InvalidValue(f"on_cancel: expected 'cancel' or 'leave', got {on_cancel!r}")
         self._check_outside("ask")
         await trio.lowlevel.checkpoint_if_cancelled()
         message = self._message(message)
         state = self._state
+        if message.id in state.waiters:
+            raise DuplicateMessage(f"message {message.id!r} is asked already; ask with a new one")
         waiter = Waiter(message.id)
         state.waiters[message.id] = waiter
         try:
@@ -238,6 +243,8 @@ class Agent:
     def _check_outside(self, call: str) -> None:
         """Refuse to wait for an agent from inside its own work."""
         self._check_thread()
+        if self._state.held and not self._state.gone:
+            raise WouldDeadlock(f"{call} on {self.id!r} would wait for its own creation")
         inside = current_agent()
         while inside is not None:
             if inside is self:

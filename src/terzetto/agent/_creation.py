@@ -23,6 +23,7 @@ from ..vocabulary import (
     AgentDisposed,
     EndSeed,
     Event,
+    ForkError,
     InvalidValue,
     MessageId,
     ModelSelection,
@@ -43,6 +44,7 @@ from ._request import RequestBuilder
 from ._scope import AgentScope
 from ._services import Services
 from ._step import StepRunner
+from ._waiting import Acquisition, TrioBell
 
 Commit: TypeAlias = Callable[[], None]
 Setup: TypeAlias = Callable[[Agent], Awaitable[Commit | None] | Commit | None]
@@ -75,6 +77,10 @@ class Agents(AgentRegistry):
     make_bell: Callable[[], TrioBell] = field(kw_only=True)
     report_unsaved: Callable[[SessionId, str], None] = field(kw_only=True)
     nursery: trio.Nursery | None = field(default=None, kw_only=True)
+    _acquiring: dict[SessionId, Acquisition[tuple[Session, WriteHandle | None]]] = field(
+        factory=dict, init=False
+    )
+    _creations: dict[trio.CancelScope, trio.Event] = field(factory=dict, init=False)
 
     async def create(
         self,
@@ -123,6 +129,8 @@ class Agents(AgentRegistry):
         async def acquire() -> tuple[Session, WriteHandle | None]:
             session = self._session(header)
             replay(session, seed)
+            if session.place.open_turn is not None:
+                raise ForkError("OPEN_TURN", "the seed ends inside a turn; cut it at a turn's end")
             handle = await self.store.create(header) if self.store is not None else None
             _attach(session, handle)
             for event in seed:
@@ -187,14 +195,40 @@ class Agents(AgentRegistry):
         self._owner(options.parent)
         self.driver()
         self.reserve(agent_id)
+        handle: AgentHandle | None = None
+        ended = trio.Event()
+        with trio.CancelScope() as scope:
+            self._creations[scope] = ended
+            try:
+                handle = await self._transaction(agent_id, options, acquire, source)
+            finally:
+                del self._creations[scope]
+                ended.set()
+        if handle is None:
+            raise UsageError(f"the engine was left while agent {agent_id!r} was being created")
+        return handle
+
+    async def cancel_creations(self) -> None:
+        """Roll back what is being created; for the engine's end."""
+        with trio.CancelScope(shield=True):
+            for scope, ended in list(self._creations.items()):
+                scope.cancel(reason="the engine was left")
+                await ended.wait()
+        for task in self._acquiring.values():
+            task.limit(self.shutdown_timeout)
+
+    async def _transaction(
+        self,
+        agent_id: SessionId,
+        options: Options,
+        acquire: Callable[[], Awaitable[tuple[Session, WriteHandle | None]]],
+        source: SessionStartSource,
+    ) -> AgentHandle:
         life: Lifetime | None = None
+        acquired = False
         try:
-            acquired: tuple[Session, WriteHandle | None] | None = None
-            # A store that is still creating must not lose the handle it will give.
-            with trio.CancelScope(shield=True):
-                acquired = await acquire()
-            assert acquired is not None
-            session, handle = acquired
+            session, handle = await self._acquired(agent_id, acquire)
+            acquired = True
             path: WritePath = handle if handle is not None else NoStore()
             life = self._build(session, path, options)
             _compose(life.agent.scope, options)
@@ -209,10 +243,36 @@ class Agents(AgentRegistry):
         except BaseException:
             if life is not None:
                 await life.tear_down()
-            else:
+            elif acquired or agent_id not in self._acquiring:
                 self.release(agent_id)
             raise
         return AgentHandle(life.agent, life)
+
+    async def _acquired(
+        self,
+        agent_id: SessionId,
+        acquire: Callable[[], Awaitable[tuple[Session, WriteHandle | None]]],
+    ) -> tuple[Session, WriteHandle | None]:
+        """The session and its handle. A store that is still creating does not lose the
+        handle it will give: it is closed when it comes (C25)."""
+
+        async def discard(late: tuple[Session, WriteHandle | None]) -> None:
+            if late[1] is not None:
+                await late[1].close()
+
+        def finished() -> None:
+            del self._acquiring[agent_id]
+            self.release(agent_id)
+
+        assert self.nursery is not None
+        task = Acquisition(acquire, discard, finished)
+        self._acquiring[agent_id] = task
+        self.nursery.start_soon(task.run, name=f"terzetto opens {agent_id}")
+        try:
+            return await task.wait()
+        finally:
+            if not task.abandoned:
+                del self._acquiring[agent_id]
 
     def _owner(self, parent: Agent | None) -> trio.Nursery:
         if parent is None:
@@ -275,22 +335,6 @@ def _compose(scope: AgentScope, options: Options) -> None:
         scope.add_section("system", options.system)
     for tool in options.tools:
         scope.add_tool(tool)
-
-
-class TrioBell:
-    """Wakes the followers of a session."""
-
-    def __init__(self) -> None:
-        self._lot = trio.lowlevel.ParkingLot()
-
-    def ring(self) -> None:
-        self._lot.unpark_all()
-
-    async def wait(self) -> None:
-        await self._lot.park()
-
-    async def checkpoint(self) -> None:
-        await trio.lowlevel.checkpoint()
 
 
 def _attach(session: Session, handle: WriteHandle | None) -> None:

@@ -22,7 +22,6 @@ from ..vocabulary import (
     Blocked,
     CancelCause,
     CodedError,
-    Completed,
     DisposedCause,
     Draft,
     Failed,
@@ -332,8 +331,8 @@ class _Loop:
                 # Cancelled by an observer of `step/end`: nothing more is claimed or asked.
                 await trio.lowlevel.checkpoint_if_cancelled()
                 move = after_step(result, bool(state.inbox.next_step))
-            elif step == 0:
-                return Completed()
+            elif state.steered and state.inbox.next_step:
+                move = "step"  # steering that came while the batch was emptied
             else:
                 return natural_ending(hit_max_tokens)
             if move == "stopping":

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 import trio
-from attrs import define, field
+from attrs import define, evolve, field
 
 from ..llm import ChunkStream, PreparedCall, StreamCall
 from ..session import AgentView, Session, answer_draft
@@ -27,6 +27,7 @@ from ..vocabulary import (
     ModelSelection,
     ProviderError,
     Request,
+    RetryPolicy,
     StepEnd,
     StepStart,
     ToolCallBlock,
@@ -117,10 +118,11 @@ class StepRunner:
             # The log may have no word for it: what `pre_step` set aside is consumed now.
             self.session.pending.settle_claims()
             await trio.lowlevel.checkpoint_if_cancelled()
-            failure = await self._attempt(turn, step, attempt, prepared, request)
+            failure, served = await self._attempt(turn, step, attempt, prepared, request)
             if failure is None:
                 break
-            if not await self._retries(turn, step, attempt, prepared, failure):
+            policy = prepared.info.retry_policy if served else None
+            if not await self._retries(turn, step, attempt, prepared, failure, policy):
                 raise ProviderError(failure)
             await trio.lowlevel.checkpoint_if_cancelled()
             batch, starts_series, attempt = None, False, attempt + 1
@@ -130,12 +132,19 @@ class StepRunner:
 
     async def _attempt(
         self, turn: int, step: int, attempt: int, prepared: PreparedCall, request: Request
-    ) -> Failure | None:
-        """Stream one attempt into the log. Returns its failure, or None for an answer."""
+    ) -> tuple[Failure | None, bool]:
+        """Stream one attempt into the log.
+
+        Returns its failure, or None for an answer; and whether the adapter served it, or
+        a ``stream`` listener owned the route.
+        """
+        served = False
         await self.flush()
         call = StreamCall(self.agent, turn, step, attempt, request)
 
         async def open_stream(value: StreamCall) -> ChunkStream:
+            nonlocal served
+            served = True
             return prepared.open_stream(value.request)
 
         failure: Failure | None = None
@@ -150,7 +159,7 @@ class StepRunner:
                     break
                 await self._breathe()
         await trio.lowlevel.checkpoint_if_cancelled()
-        return failure
+        return failure, served
 
     async def _breathe(self) -> None:
         self._unparked += 1
@@ -161,7 +170,13 @@ class StepRunner:
             await trio.lowlevel.checkpoint_if_cancelled()
 
     async def _retries(
-        self, turn: int, step: int, attempt: int, prepared: PreparedCall, failure: Failure
+        self,
+        turn: int,
+        step: int,
+        attempt: int,
+        prepared: PreparedCall,
+        failure: Failure,
+        policy: RetryPolicy | None,
     ) -> bool:
         hook = self.scope.hooks.request_error
         if not hook:
@@ -173,7 +188,7 @@ class StepRunner:
             attempt=attempt,
             provider=prepared.config.provider,
             failure=failure,
-            policy=prepared.info.retry_policy,
+            policy=policy,
         )
         return isinstance(await hook.run(failed, _end), Retry)
 
@@ -206,6 +221,9 @@ class StepLog:
         event = ToolResultEvent(self.turn, self.step, message, outcome.error)
         self.session.append(event, APPEND, (call_seq,))
         for context in outcome.contexts:
+            if context.id in self.session.pending:
+                # Two calls deferred the same message: both are meant.
+                context = evolve(context, id=self.session.new_id())
             self.state.inbox.append("next-step", context)
 
     def must_flush(self) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 
+import trio
 from attrs import define, field, frozen
 
 from ..hooks import Registration
@@ -29,6 +30,7 @@ from ..vocabulary import (
     StreamChunk,
     chain_text,
     is_complete,
+    single,
     texts,
 )
 from ._adapter import Adapter, ChunkStream, PreparedCall
@@ -178,8 +180,8 @@ class GuardedStream(AbstractAsyncContextManager[AsyncIterator[StreamChunk]]):
             stream = self._call.open_stream(self._request)
             self._chunks = await stream.__aenter__()
             self._stream = stream
-        except Exception as error:  # an adapter stream: somebody else's code
-            self._failure = failure_of(error)
+        except BaseException as error:  # an adapter stream: somebody else's code
+            self._failure = _adapter_failure(error)
         return self
 
     def __aiter__(self) -> AsyncIterator[StreamChunk]:
@@ -194,8 +196,8 @@ class GuardedStream(AbstractAsyncContextManager[AsyncIterator[StreamChunk]]):
             except StopAsyncIteration:
                 self._ended = True
                 raise
-            except Exception as error:  # an adapter stream: somebody else's code
-                self._failure = failure_of(_pure(error))
+            except BaseException as error:  # an adapter stream: somebody else's code
+                self._failure = _adapter_failure(error)
             else:
                 self._ended = isinstance(chunk, Finish) and not is_complete(chunk.reason)
                 return chunk
@@ -217,9 +219,13 @@ class GuardedStream(AbstractAsyncContextManager[AsyncIterator[StreamChunk]]):
                 logger.warning("closing a model stream failed: %s", chain_text(failure))
 
 
-def _pure(error: Exception) -> BaseException:
-    """A group of one as its member, so that a typed failure keeps its type."""
-    current: BaseException = error
-    while isinstance(current, BaseExceptionGroup) and len(current.exceptions) == 1:
-        current = current.exceptions[0]
-    return current
+_STOPS = (trio.Cancelled, KeyboardInterrupt, SystemExit, GeneratorExit)
+
+
+def _adapter_failure(error: BaseException) -> Failure:
+    """What an adapter raised, as facts; what stops the program or the task goes on."""
+    if isinstance(error, _STOPS):
+        raise error
+    if isinstance(error, BaseExceptionGroup) and error.subgroup(_STOPS) is not None:
+        raise error
+    return failure_of(single(error))

@@ -20,6 +20,7 @@ from ..vocabulary import (
     Draft,
     FinishReason,
     InboxSpliced,
+    InboxTarget,
     Interrupted,
     MessageId,
     ModelSource,
@@ -103,7 +104,16 @@ def _put_back(pending: PendingInput, closing: Closing) -> Iterator[Draft]:
             continue
         yield Draft(InboxSpliced(target, 0, inserted=claimed))
         if closing.discard_claimed:
-            yield Draft(InboxSpliced(target, 0, len(claimed), outcome="canceled"))
+            yield from _discard(pending, target, {message.id for message in claimed})
+
+
+def _discard(pending: PendingInput, target: InboxTarget, ids: set[MessageId]) -> Iterator[Draft]:
+    """Remove exactly *ids*, in one splice unless a listener has moved some of them."""
+    while found := [i for i, m in enumerate(pending.lists[target]) if m.id in ids]:
+        count = 1
+        while count < len(found) and found[count] == found[0] + count:
+            count += 1
+        yield Draft(InboxSpliced(target, found[0], count, outcome="canceled"))
 
 
 def anchor_draft(place: Place, folds: Folds, new_id: NewId) -> Draft | None:

@@ -13,6 +13,7 @@ from attrs import define, field, frozen
 from ..session import Place, Session, replay
 from ..vocabulary import (
     Aborted,
+    Append,
     AssistantChunk,
     AssistantMessage,
     AssistantMessageEvent,
@@ -104,7 +105,7 @@ def calls_are_answered(evidence: Evidence) -> list[str]:
         match event.data:
             case AssistantMessageEvent(message=message):
                 owed = [call.id for call in message.tool_calls]
-            case ToolResultEvent() if event.surface_op is not None:
+            case ToolResultEvent() if isinstance(event.surface_op, Append):
                 answered = _answered(event.data)
                 if not owed or owed.pop(0) != answered:
                     problems.append(f"event {event.seq} answers {answered!r} out of order")

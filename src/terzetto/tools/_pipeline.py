@@ -142,7 +142,7 @@ class ToolPipeline:
         """Run an admitted call and set its outcome."""
         tool = prepared.tool
         assert tool is not None
-        run = ToolRun(prepared.call.id, tool.name, self.agent)
+        run = ToolRun(prepared.call.id, tool.name, self.agent, self.agent.session.new_id)
         timer = _Timer(tool.timeout)
         try:
             outcome = await timer.run(partial(self._around, prepared, tool, run))

@@ -174,8 +174,9 @@ class ToolError(CodedError):
 def chain_text(error: BaseException) -> str:
     """*error* and its causes in one line, joined with ``": "``.
 
-    A group gives its own text and then its members' texts, joined with ``"; "``.
-    An exception whose ``str`` fails or is empty gives its type's name.
+    Implicit contexts count when they are ordinary exceptions. A group gives its own text
+    and then its members' texts, joined with ``"; "``. An exception whose ``str`` fails or
+    is empty gives its type's name.
     """
     parts: list[str] = []
     seen: set[int] = set()
@@ -185,10 +186,15 @@ def chain_text(error: BaseException) -> str:
         text = _one_text(current)
         if not parts or text not in parts[-1]:
             parts.append(text)
-        current = current.__cause__ or (
-            None if current.__suppress_context__ else current.__context__
-        )
+        current = current.__cause__ or _context(current)
     return ": ".join(parts)
+
+
+def _context(error: BaseException) -> BaseException | None:
+    """What *error* was raised in the handling of. A cancellation or a stop of the program
+    is no cause of a failure: it is left out."""
+    context = None if error.__suppress_context__ else error.__context__
+    return context if isinstance(context, Exception) else None
 
 
 def _one_text(error: BaseException) -> str:

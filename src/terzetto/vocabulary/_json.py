@@ -13,9 +13,7 @@ from typing import TypeAlias, Union
 
 from ._errors import InvalidValue
 
-JsonValue: TypeAlias = Union[
-    None, bool, int, float, str, tuple["JsonValue", ...], "JsonObject"
-]
+JsonValue: TypeAlias = Union[None, bool, int, float, str, tuple["JsonValue", ...], "JsonObject"]
 """A frozen JSON value: arrays are tuples, objects are `JsonObject`."""
 
 PlainJson: TypeAlias = None | bool | int | float | str | list["PlainJson"] | dict[str, "PlainJson"]

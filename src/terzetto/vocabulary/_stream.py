@@ -266,5 +266,3 @@ def assemble(chunks: Sequence[StreamChunk]) -> BlockAssembler:
     for chunk in chunks:
         assembler.push(chunk)
     return assembler
-
-

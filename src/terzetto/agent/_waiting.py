@@ -1,0 +1,79 @@
+"""Waiting done right: acquisitions that are not lost, and the bell of a session."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Generic, TypeVar
+
+import trio
+from attrs import define, field
+
+from ..vocabulary import StoreError
+
+T = TypeVar("T")
+
+
+@define(eq=False)
+class Acquisition(Generic[T]):
+    """Something slow that must not be lost: it is finished even if nobody waits any more.
+
+    Runs in a task of the engine's, shielded until the engine's end and bounded after it.
+    Who waits may be cancelled at once; what arrives then is given to *discard*.
+    """
+
+    acquire: Callable[[], Awaitable[T]]
+    discard: Callable[[T], Awaitable[None]]
+    finished: Callable[[], None]
+    shield: trio.CancelScope = field(factory=lambda: trio.CancelScope(shield=True))
+    done: trio.Event = field(factory=trio.Event)
+    abandoned: bool = False
+    _result: list[T] = field(factory=list)
+    _failure: BaseException | None = None
+
+    async def run(self) -> None:
+        """The task. Its failures are for who waits."""
+        with self.shield:
+            try:
+                self._result.append(await self.acquire())
+            except Exception as error:
+                self._failure = error
+            if self.abandoned and self._result:
+                await self.discard(self._result.pop())
+        if self.abandoned:
+            self.finished()
+        self.done.set()
+
+    async def wait(self) -> T:
+        """What was acquired. Raises what acquiring raised, and `trio.Cancelled` at once."""
+        try:
+            await self.done.wait()
+        except trio.Cancelled:
+            if self.done.is_set() and self._result:
+                return self._result.pop()  # the caller notices the cancel, and rolls back
+            self.abandoned = not self.done.is_set()
+            raise
+        if self._failure is not None:
+            raise self._failure
+        if not self._result:
+            raise StoreError("the store did not answer before the engine was left")
+        return self._result.pop()
+
+    def limit(self, seconds: float) -> None:
+        """The engine ends: *seconds* more, then what is in flight is given up."""
+        self.shield.deadline = trio.current_time() + seconds
+
+
+class TrioBell:
+    """Wakes the followers of a session."""
+
+    def __init__(self) -> None:
+        self._lot = trio.lowlevel.ParkingLot()
+
+    def ring(self) -> None:
+        self._lot.unpark_all()
+
+    async def wait(self) -> None:
+        await self._lot.park()
+
+    async def checkpoint(self) -> None:
+        await trio.lowlevel.checkpoint()
