@@ -221,8 +221,8 @@ async def open_engine(
             except BaseException as error:  # kept, and raised as itself after teardown
                 body = error
             agents.nursery = None
-            await agents.cancel_creations()
             nursery.cancel_scope.cancel(reason="the engine's block was left")
+            await agents.cancel_creations()
     except BaseException as error:  # agents end with outcomes; what leaves here is the host's
         ours = error
     scope.close()

@@ -29,7 +29,7 @@ from ..vocabulary import (
 )
 from ._activity import Activity, RunState, Waiter
 from ._bound import Bound
-from ._initiator import current_agent
+from ._initiator import agent_being_created, current_agent
 from ._model import AgentModel
 from ._scope import AgentScope
 from ._turn import Turn
@@ -243,7 +243,7 @@ class Agent:
     def _check_outside(self, call: str) -> None:
         """Refuse to wait for an agent from inside its own work."""
         self._check_thread()
-        if self._state.held and not self._state.gone:
+        if agent_being_created() is self and self._state.held:
             raise WouldDeadlock(f"{call} on {self.id!r} would wait for its own creation")
         inside = current_agent()
         while inside is not None:

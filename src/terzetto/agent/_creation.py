@@ -37,6 +37,7 @@ from ._agent import Agent
 from ._bound import Bound
 from ._driver import Driven
 from ._hooks import SessionStarted, SessionStartSource
+from ._initiator import being_created
 from ._lifetime import AgentHandle, Lifetime, NoStore, WritePath
 from ._model import AgentModel, checked_selection
 from ._registry import AgentRegistry
@@ -242,6 +243,7 @@ class Agents(AgentRegistry):
             life.agent._state.release()
         except BaseException:
             if life is not None:
+                life.bound.extend()
                 await life.tear_down()
             elif acquired or agent_id not in self._acquiring:
                 self.release(agent_id)
@@ -279,6 +281,8 @@ class Agents(AgentRegistry):
             if self.nursery is None:
                 raise UsageError("the engine is closed")
             return self.nursery
+        if self.get(parent.id) is not parent and not parent.disposed:
+            raise UsageError(f"parent {parent.id!r} belongs to another engine")
         if parent._nursery is None or parent._state.closing:
             raise AgentDisposed(f"parent {parent.id!r} is not running; it can own no agent")
         return parent._nursery
@@ -316,18 +320,19 @@ class Agents(AgentRegistry):
 
     async def _publish(self, life: Lifetime, options: Options, source: SessionStartSource) -> None:
         agent, hooks = life.agent, self.scope.hooks
-        life.session_announced = True
-        hooks.session_created.notify(agent.session)
-        if options.setup is not None:
-            composed = options.setup(agent)
-            commit = await composed if inspect.isawaitable(composed) else composed
-            if commit is not None:
-                commit()
-        self.enter(agent)
-        life.agent_announced = True
-        view: AgentView = agent
-        await agent.scope.hooks.agent_created.run(view)
-        agent.scope.hooks.session_started.notify(SessionStarted(agent, source))
+        with being_created(agent):
+            life.session_announced = True
+            hooks.session_created.notify(agent.session)
+            if options.setup is not None:
+                composed = options.setup(agent)
+                commit = await composed if inspect.isawaitable(composed) else composed
+                if commit is not None:
+                    commit()
+            self.enter(agent)
+            life.agent_announced = True
+            view: AgentView = agent
+            await agent.scope.hooks.agent_created.run(view)
+            agent.scope.hooks.session_started.notify(SessionStarted(agent, source))
 
 
 def _compose(scope: AgentScope, options: Options) -> None:

@@ -19,6 +19,23 @@ if TYPE_CHECKING:
 _initiator: ContextVar[Agent | None] = ContextVar("terzetto_initiator", default=None)
 
 
+_created: ContextVar[Agent | None] = ContextVar("terzetto_created", default=None)
+
+
+@contextmanager
+def being_created(agent: Agent) -> Iterator[None]:
+    """The block composes *agent*, and must not wait for it."""
+    token = _created.set(agent)
+    try:
+        yield
+    finally:
+        _created.reset(token)
+
+
+def agent_being_created() -> Agent | None:
+    return _created.get()
+
+
 def current_agent() -> Agent | None:
     """The agent that started the running task, or None. For attribution only."""
     return _initiator.get()

@@ -9,7 +9,7 @@ shield.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 import trio
@@ -72,6 +72,8 @@ class Lifetime:
     on_crash: Callable[[], None] | None = None
     session_announced: bool = False
     agent_announced: bool = False
+    _begun: bool = False
+    _stops: list[BaseException] = field(factory=list)
 
     async def run(self, task_status: trio.TaskStatus[None]) -> None:
         """The agent's task, in its owner's nursery; started once it can own children."""
@@ -118,23 +120,28 @@ class Lifetime:
 
     @trio.lowlevel.enable_ki_protection
     async def tear_down(self) -> None:
-        """Unwind what creation built, in order. Idempotent.
+        """Unwind what creation built, in order; every caller awaits the one teardown.
 
-        What a listener stops the program with is raised when all is done.
+        What a listener stops the program with, and Ctrl-C, is raised when all is done.
         """
-        if self.done.is_set():
+        if self._begun:
+            with trio.CancelScope(shield=True):
+                await self.done.wait()
             return
-        agent, state = self.agent, self.agent._state
+        self._begun = True
+        agent, state, stops = self.agent, self.agent._state, self._stops
         state.begin_closing(DisposedCause(), keep_inbox=True)
-        with trio.CancelScope(shield=True):
-            # A maintenance job belongs to somebody's task; it was asked to stop.
-            await state.wait(lambda: state.activity is None or state.activity.kind != "maintenance")
-        stops: list[BaseException] = []
+        # A maintenance job belongs to somebody's task; it was asked to stop.
+        await self._patiently(
+            lambda: state.wait(
+                lambda: state.activity is None or state.activity.kind != "maintenance"
+            )
+        )
         for act in (self._close_turn, state.end):
             _held(stops, act)
         agent.scope.close()
         state.sealed = True
-        await self._close_path()
+        await self._patiently(self._close_path)
         state.gone = True
         self.registry.detach(agent)
         hooks = self.engine_scope.hooks
@@ -151,6 +158,17 @@ class Lifetime:
         if stops:
             raise stops[0]
 
+    async def _patiently(self, wait: Callable[[], Awaitable[None]]) -> None:
+        """Await *wait* under a shield; a Ctrl-C that comes meanwhile is kept."""
+        while True:
+            try:
+                with trio.CancelScope(shield=True):
+                    await wait()
+            except KeyboardInterrupt as error:
+                self._stops.append(error)
+            else:
+                return
+
     def _close_turn(self) -> None:
         """Balance the log of a driver that broke inside a turn."""
         session, crash = self.agent.session, self.agent._crash
@@ -166,8 +184,6 @@ class Lifetime:
     async def _close_path(self) -> None:
         """Close the write path within the bound; say what did not reach the store."""
         session = self.agent.session
-        if self.bound.deadline < trio.current_time():
-            self.bound.extend()
         problem: str | None = None
         with trio.CancelScope(shield=True, deadline=self.bound.deadline) as bound:
             try:

@@ -84,7 +84,7 @@ class StepRunner:
         """
         session = self.session
         session.append(StepStart(turn, step))
-        await trio.lowlevel.checkpoint_if_cancelled()
+        await self._breathe()
         finish = await self._ask_model(turn, step, entry, assembly, selection)
         await trio.lowlevel.checkpoint_if_cancelled()
         calls = tuple(owed.call for owed in session.place.owed())
@@ -97,6 +97,7 @@ class StepRunner:
                 log=StepLog(turn, step, session, self.state, self.flush),
             )
             result = await self.services.executor.execute(batch)
+            self._unparked += len(calls)
             owes = not result.concludes
             await trio.lowlevel.checkpoint_if_cancelled()
         session.append(StepEnd(turn, step))

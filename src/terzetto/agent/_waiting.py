@@ -37,20 +37,27 @@ class Acquisition(Generic[T]):
                 self._result.append(await self.acquire())
             except Exception as error:
                 self._failure = error
-            if self.abandoned and self._result:
-                await self.discard(self._result.pop())
-        if self.abandoned:
-            self.finished()
+            if self.abandoned:
+                await self._give_back()
         self.done.set()
+
+    async def _give_back(self) -> None:
+        with trio.CancelScope(shield=True):
+            try:
+                if self._result:
+                    await self.discard(self._result.pop())
+            finally:
+                self.finished()
 
     async def wait(self) -> T:
         """What was acquired. Raises what acquiring raised, and `trio.Cancelled` at once."""
         try:
             await self.done.wait()
-        except trio.Cancelled:
-            if self.done.is_set() and self._result:
-                return self._result.pop()  # the caller notices the cancel, and rolls back
-            self.abandoned = not self.done.is_set()
+        except (trio.Cancelled, KeyboardInterrupt):
+            self.abandoned = True
+            if self.done.is_set():
+                # It came in the same tick: somebody has to give it back.
+                await self._give_back()
             raise
         if self._failure is not None:
             raise self._failure
