@@ -53,20 +53,26 @@ _GIVEN_UP: list[object] = []
 """Runs that hang, kept for good: collecting their coroutines would only complain."""
 
 
+def _autojump(clock: trio.testing.MockClock) -> None:
+    """Jump to the next deadline; without one, give the run up."""
+    seconds = trio.lowlevel.current_statistics().seconds_to_next_deadline
+    if math.isinf(seconds):
+        runner = _run.GLOBAL_RUN_CONTEXT.runner
+        _GIVEN_UP.append([runner, *((task, task.coro) for task in runner.tasks)])
+        raise BlockedForEver
+    if seconds > 0:
+        clock.jump(seconds)
+
+
+def end_blocked_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on a run of anybody's that can never end raises `trio.TrioInternalError`."""
+    monkeypatch.setattr(trio.testing.MockClock, "_autojump", _autojump)
+
+
 def play(main: Callable[..., Awaitable[T]], *args: Any, seed: int = 0, **options: Any) -> T:
     """`trio.run` with a virtual clock and a repeatable scheduler; a hang is a failure."""
     clock = trio.testing.MockClock(autojump_threshold=0)
-
-    def autojump() -> None:
-        seconds = trio.lowlevel.current_statistics().seconds_to_next_deadline
-        if math.isinf(seconds):
-            runner = _run.GLOBAL_RUN_CONTEXT.runner
-            _GIVEN_UP.append([runner, *((task, task.coro) for task in runner.tasks)])
-            raise BlockedForEver
-        if seconds > 0:
-            clock.jump(seconds)
-
-    clock._autojump = autojump  # type: ignore[method-assign]
+    clock._autojump = functools.partial(_autojump, clock)  # type: ignore[method-assign]
     before = _run._ALLOW_DETERMINISTIC_SCHEDULING
     _run._ALLOW_DETERMINISTIC_SCHEDULING = True  # type: ignore[misc]
     _run._r.seed(seed)
@@ -115,7 +121,7 @@ class Faults:
 
     Points: ``create``, ``created``, ``open``, ``opened``, ``read``, ``flush``, ``close``,
     ``closed``. *at* maps a point to an async function; what it raises is what the operation
-    raises. A close that fails gives up ownership all the same, as the protocol says.
+    raises. An operation that fails or is cancelled leaves nobody owning the session.
     """
 
     def __init__(self) -> None:
@@ -130,14 +136,18 @@ class Faults:
 
     async def create(self, header: SessionHeader) -> WriteHandle:
         await self.reach("create")
-        handle = FaultyHandle(self, await self.inner.create(header))
-        await self.reach("created")
-        return handle
+        return await self._given(FaultyHandle(self, await self.inner.create(header)), "created")
 
     async def open(self, session_id: str) -> WriteHandle:
         await self.reach("open")
-        handle = FaultyHandle(self, await self.inner.open(session_id))
-        await self.reach("opened")
+        return await self._given(FaultyHandle(self, await self.inner.open(session_id)), "opened")
+
+    async def _given(self, handle: FaultyHandle, point: str) -> FaultyHandle:
+        try:
+            await self.reach(point)
+        except BaseException:
+            handle.give_up()
+            raise
         return handle
 
     async def read(self, session_id: str) -> tuple[SessionHeader, list[Event]]:
@@ -189,9 +199,12 @@ class FaultyHandle:
             await self.store.reach("close")
             await self.inner.flush()
         finally:
-            self.inner._closed = True
-            self.inner._stored.owner = None
+            self.give_up()
         await self.store.reach("closed")
+
+    def give_up(self) -> None:
+        self.inner._closed = True
+        self.inner._stored.owner = None
 
 
 # --- opening --------------------------------------------------------------------------

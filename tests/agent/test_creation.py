@@ -12,6 +12,7 @@ from tests.agent.kit import (
     ROUTE,
     Faults,
     check,
+    codes,
     ending_kinds,
     engine_on,
     kinds,
@@ -37,7 +38,7 @@ from terzetto import (
     tool,
 )
 from terzetto.agent import AgentRegistry, LoopDriver
-from terzetto.llm.scripted import Hang, ScriptedModel, answer, call
+from terzetto.llm.scripted import Hang, ScriptedModel, answer, call, say
 from terzetto.session import replay
 from terzetto.vocabulary import (
     AgentBusy,
@@ -165,11 +166,13 @@ async def test_an_edit_of_the_cap_applies_to_the_next_batch() -> None:
         return ""
 
     batch = [call("slow", id=f"c{n}") for n in range(4)]
-    async with engine_on(
-        ScriptedModel([answer(*batch), answer(*batch), "ok"]), [slow], max_parallel_tool_calls=3
-    ) as engine:
-        async with engine.open_agent(**ROUTE) as agent:
-            await agent.ask("go")
+    async with (
+        engine_on(
+            ScriptedModel([answer(*batch), answer(*batch), "ok"]), [slow], max_parallel_tool_calls=3
+        ) as engine,
+        engine.open_agent(**ROUTE) as agent,
+    ):
+        await agent.ask("go")
     assert max(most[:4]) == 3
     assert max(most[4:]) == 1
 
@@ -527,9 +530,6 @@ def test_a_failure_at_every_stage_rolls_everything_back(stage: str, resumed: boo
                 assert pending(agent) == ["held"], "stored events stay"
             assert tasks() == before
             staged.stage = "none"
-            if stage == "created":
-                # The store's own operation failed after it had made its handle: its affair.
-                return
             assert not await _locked(store, "a")
             async with _open_again(engine, store, "a") as again:
                 assert (await again.ask("now?")).text == "fine"
@@ -626,6 +626,7 @@ def test_a_creation_cancelled_at_every_checkpoint_leaves_nothing(at: int, slow: 
             if handle is None:
                 assert scope.cancelled_caught
                 assert engine.agents.list() == []
+                await settled()  # it may reject early; the late handle is closed all the same
                 assert tasks() == before
                 assert not await _locked(store, "a")
             else:
@@ -699,6 +700,76 @@ def test_a_store_that_never_answers_does_not_outlast_the_hosts_cancel(point: str
     run()
 
 
+@pytest.mark.parametrize("trouble", ["hangs", "raises StoreError", "raises a defect"])
+@pytest.mark.parametrize("resumed", [False, True], ids=["create", "resume"])
+def test_a_late_handle_whose_close_is_in_trouble_harms_nobody(
+    trouble: str, resumed: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """C25 and DESIGN 4: nobody waits for the late handle any more, so its trouble is logged; the
+    engine goes on, and its end is bounded."""
+
+    async def run() -> None:
+        store = Faults()
+
+        async def slow() -> None:
+            await trio.sleep(1)
+
+        async def close() -> None:
+            if trouble == "hangs":
+                await trio.sleep_forever()
+            raise StoreError("disk full") if "Store" in trouble else RuntimeError("defect")
+
+        with trio.CancelScope() as whole:
+            async with engine_on(talking(), store=store, shutdown_timeout=3) as engine:
+                if resumed:
+                    async with engine.open_agent(**ROUTE, session_id="a"):
+                        pass
+                store.at.update(created=slow, opened=slow, close=close)
+                with trio.move_on_after(0.5) as scope:
+                    if resumed:
+                        await engine.agents.resume("a")
+                    else:
+                        await engine.agents.create(**ROUTE, session_id="a")
+                assert scope.cancelled_caught
+                await trio.sleep(10)
+                store.at.clear()
+                other = (await engine.agents.create(**ROUTE, session_id="b")).agent
+                assert (await other.ask("x")).text == "fine"
+                start = trio.current_time()
+        assert trio.current_time() - start <= 3.1
+        assert not whole.cancelled_caught
+
+    played(run)()
+
+
+@pytest.mark.parametrize("resumed", [False, True], ids=["create", "resume"])
+def test_a_caller_whose_store_is_struck_is_told(resumed: bool) -> None:
+    """C23: whatever the store raises, also what is no `Exception`, comes out of the creation."""
+
+    @played
+    async def run() -> None:
+        class Odd(BaseException):
+            pass
+
+        async def odd() -> None:
+            raise Odd
+
+        store = Faults()
+        with pytest.raises((Odd, BaseExceptionGroup)):
+            async with engine_on(talking(), store=store) as engine:
+                if resumed:
+                    async with engine.open_agent(**ROUTE, session_id="a"):
+                        pass
+                store.at.update(create=odd, open=odd)
+                with trio.fail_after(1):
+                    if resumed:
+                        await engine.agents.resume("a")
+                    else:
+                        await engine.agents.create(**ROUTE, session_id="a")
+
+    run()
+
+
 # --- seeds ------------------------------------------------------------------------------
 
 
@@ -732,9 +803,8 @@ async def test_the_pending_input_of_a_seed_stays_behind() -> None:
     async with engine_on(talking()) as engine, engine.open_agent(**ROUTE) as agent:
         agent.inject("of the other")
         events = list(agent.session.events)
-    async with engine_on(talking()) as engine:
-        async with engine.open_agent(**ROUTE, seed=events) as fork:
-            assert pending(fork) == []
+    async with engine_on(talking()) as engine, engine.open_agent(**ROUTE, seed=events) as fork:
+        assert pending(fork) == []
 
 
 @pytest.mark.parametrize("fault", ["open turn", "gap", "not from the start"])
@@ -903,7 +973,9 @@ async def test_damage_in_a_file_is_refused_with_its_position(tmp_path: Any) -> N
     async with engine_on(talking(), store=store) as engine:
         async with engine.open_agent(**ROUTE, session_id="a") as agent:
             await agent.ask("one")
-        (path,) = [p for p in tmp_path.rglob("*") if p.is_file() and b"turn/start" in p.read_bytes()]
+        (path,) = [
+            p for p in tmp_path.rglob("*") if p.is_file() and b"turn/start" in p.read_bytes()
+        ]
         whole = path.read_bytes()
         path.write_bytes(whole.replace(b'"turn/start"', b'"turn/xxxxx"', 1))
         for _ in range(2):
@@ -1015,6 +1087,75 @@ def test_an_engine_that_is_left_during_a_creation_takes_it_along(stage: str) -> 
         assert [isinstance(error, UsageError) for error in errors] == [True], errors
 
     run()
+
+
+@played
+async def test_others_may_wait_while_an_agent_is_being_created() -> None:
+    """C66 and DESIGN 1: WouldDeadlock is for who waits from inside; a task that has nothing to do
+    with the creation waits, and gets what it waited for."""
+    gate = trio.Event()
+    async with engine_on(talking()) as engine, trio.open_nursery() as nursery:
+        done: list[str] = []
+
+        async def created(view: Any) -> None:
+            await gate.wait()
+
+        async def create() -> None:
+            await engine.agents.create(
+                **ROUTE, session_id="a", setup=lambda agent: agent.followup("held") and None
+            )
+
+        async def wait_engine() -> None:
+            await engine.wait_idle()
+            done.append("engine")
+
+        async def wait_agent() -> None:
+            agent = engine.agents.get("a")
+            assert agent is not None
+            await agent.wait_idle()
+            done.append("agent")
+
+        async def ask() -> None:
+            agent = engine.agents.get("a")
+            assert agent is not None
+            done.append((await agent.ask("asked")).text)
+
+        engine.scope.hooks.agent_created.listen(created)
+        nursery.start_soon(create)
+        await settled()
+        for waiter in (wait_engine, wait_agent, ask):
+            nursery.start_soon(waiter)
+        await settled()
+        assert done == []
+        gate.set()
+    assert sorted(done) == ["agent", "engine", "fine"]
+
+
+@played
+async def test_an_engine_that_is_left_during_a_tools_creation_ends_the_tool_as_aborted() -> None:
+    """DESIGN 4 and 6.5: leaving stops the turn first: its tool is not told of an error that the
+    model could act on, and no further request is sent."""
+    store = Faults()
+
+    async def slow() -> None:
+        await trio.sleep(2)
+
+    @tool
+    async def delegate() -> str:
+        """Delegate."""
+        await engine.agents.create(**ROUTE, session_id="c")
+        return "made"
+
+    model = ScriptedModel([call("delegate", id="d"), "after", "after"])
+    async with engine_on(model, [delegate], store=store) as engine:
+        agent = (await engine.agents.create(**ROUTE, session_id="p")).agent
+        store.at["create"] = slow
+        agent.followup("go")
+        await settled()
+    assert model.attempts == 1
+    assert codes(agent.session) == {"d": texts.ABORTED}
+    assert ending_kinds(agent.session) == ["Aborted DisposedCause"]
+    check(agent.session)
 
 
 # --- what is said of failures -------------------------------------------------------------

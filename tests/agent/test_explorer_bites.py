@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import trio
 from attrs import evolve
+from tests.agent.kit import end_blocked_runs
 
 import terzetto.agent._activity as activity_module
 import terzetto.agent._driver as driver_module
@@ -23,21 +24,32 @@ import terzetto.tools._batch as batch_module
 import terzetto.tools._pipeline as pipeline_module
 from terzetto import ToolRun, tool
 from terzetto.llm.scripted import Delay, ScriptedModel, answer, call, say
-from terzetto.session import PendingInput, Place
+from terzetto.session import PendingInput, Place, Session
+from terzetto.stores._memory import MemoryHandle
 from terzetto.testing._explorer import SOURCES, Report, Source, Stage, explore
-from terzetto.tools._outcome import aborted, success
+from terzetto.tools._outcome import aborted, aborted_before_dispatch, success
 from terzetto.vocabulary import (
     AssistantMessageEvent,
     Draft,
+    EndSeed,
+    Finish,
     InboxSpliced,
+    LegacyCause,
     StepEnd,
     TextBlock,
     ToolCallEvent,
     ToolErrorInfo,
+    ToolResultBlock,
     ToolResultEvent,
     TurnEnd,
     texts,
 )
+
+
+@pytest.fixture(autouse=True)
+def _no_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mutant that hangs is found as one, instead of never."""
+    end_blocked_runs(monkeypatch)
 
 
 def make_model() -> ScriptedModel:
@@ -93,9 +105,7 @@ async def scene(stage: Stage) -> None:
 BY_NAME = {source.name: source for source in SOURCES}
 
 
-def run(
-    *sources: str, scenario: Any = scene, stride: int = 1, make: Any = make_model
-) -> Report:
+def run(*sources: str, scenario: Any = scene, stride: int = 1, make: Any = make_model) -> Report:
     chosen: Sequence[Source] = [BY_NAME[name] for name in sources] or [BY_NAME["user"]]
     return explore(scenario, make, name="mutant", sources=chosen, stride=stride)
 
@@ -137,6 +147,8 @@ def _filtered(monkeypatch: pytest.MonkeyPatch, keep: Any, *, lax: bool = False) 
                 return
 
     monkeypatch.setattr(driver_module, "closers", closers)
+    # Teardown closes what a broken driver left open; this mutant breaks both.
+    monkeypatch.setattr(lifetime_module, "closers", closers)
 
 
 def test_1_a_turn_that_is_not_closed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,12 +181,17 @@ def test_2_calls_that_are_not_answered(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _without_the_batch(original: Any) -> Any:
-    async def run_step(self: Any, *args: Any) -> Any:
-        class Never:
-            async def execute(self, batch: Any) -> Any:
-                await trio.sleep_forever()
+    """Steps whose executor is late, and leaves a cancel before it to the closers."""
 
-        self.services.executor = Never()
+    async def run_step(self: Any, *args: Any) -> Any:
+        pool = self.services.executor
+
+        class Late:
+            async def execute(self, batch: Any) -> Any:
+                await trio.sleep(0.1)
+                return await pool.execute(batch)
+
+        self.services.executor = Late() if isinstance(pool, batch_module.PoolExecutor) else pool
         return await original(self, *args)
 
     return run_step
@@ -213,32 +230,19 @@ def test_3_an_answer_that_was_complete_is_marked_interrupted(
         return draft and evolve(draft, data=evolve(draft.data, interrupted=True))
 
     monkeypatch.setattr(recovery_module, "anchor_draft", marked)
-    cancel_at_finish = Source("at finish", _cancel_at("Finish"))
-    report = explore(scene, make_model, sources=[cancel_at_finish], limit=1)
-    assert_bites(report, "3")
 
+    async def cut_at_finish(stage: Stage) -> None:
+        def observe(event: Any) -> None:
+            if isinstance(getattr(event.data, "chunk", None), Finish) and stage.agent:
+                stage.agent.cancel()
 
-def _cancel_at(chunk: str) -> Any:
-    def strike(stage: Stage) -> None:
-        """Arm an observer that cancels at the chunk; the session does not exist yet."""
+        async with stage.open_engine() as engine, stage.open_agent(engine) as agent:
+            agent.session.observe(observe)
+            stage.send("followup", "go")
+            await agent.wait_idle()
 
-        def watch(session: Any) -> None:
-            def observe(event: Any) -> None:
-                found = getattr(event.data, "chunk", None)
-                if type(found).__name__ == chunk and stage.agent is not None:
-                    stage.agent.cancel()
-
-            session.observe(observe)
-
-        original = stage._watch
-
-        def both(session: Any) -> None:
-            original(session)
-            watch(session)
-
-        stage._watch = both  # type: ignore[method-assign]
-
-    return strike
+    report = explore(cut_at_finish, lambda: ScriptedModel(["whole"] * 3), sources=[])
+    assert_bites(report, "3", "although its answer was complete")
 
 
 def test_6_claimed_input_that_is_not_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -309,8 +313,6 @@ def test_5_an_unstarted_call_that_says_it_was_aborted(monkeypatch: pytest.Monkey
 
 def test_5_a_started_call_that_says_it_never_started(monkeypatch: pytest.MonkeyPatch) -> None:
     """Invariant 5: every started one carries its own outcome."""
-    from terzetto.tools._outcome import aborted_before_dispatch
-
     monkeypatch.setattr(pipeline_module, "_aborted", lambda prepared: aborted_before_dispatch())
     assert_bites(run("user"), "5", "ran but")
 
@@ -442,9 +444,7 @@ def _swallowing(monkeypatch: pytest.MonkeyPatch, kind: type[BaseException]) -> N
 
 
 @pytest.mark.parametrize("source", ["host cancel", "host deadline"])
-def test_7_a_hosts_cancel_that_is_swallowed(
-    source: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_7_a_hosts_cancel_that_is_swallowed(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Invariant 7: "the host's cancellation is re-raised"."""
     _swallowing(monkeypatch, trio.Cancelled)
     assert_bites(run(source), "7")
@@ -470,13 +470,17 @@ def test_7_an_interrupt_that_leaves_in_a_group(monkeypatch: pytest.MonkeyPatch) 
     assert_bites(run("KeyboardInterrupt"), "7", "left the run")
 
 
-def test_7_a_driver_that_swallows_the_hosts_cancel(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Invariant 7, inside: a turn closed, the driver waits on in a cancelled scope: it ends all
-    the same, because every wait of it is a checkpoint; nothing is lost by that."""
+def test_the_ending_says_who_ended_the_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """DESIGN 4 "who ends what": under the host's cancel the ending is `disposed`. Here it is an
+    `error` made of the `Cancelled`, and the claimed input is consumed instead of kept."""
     monkeypatch.setattr(driver_module, "_goes_on", lambda error: None)
-    report = run("host cancel")
-    # Closed as a failure of `Cancelled`, or not at all: either way somebody must notice.
-    assert report.violations
+    assert run("host cancel").violations, "nobody looks at the ending"
+
+
+def test_the_cause_is_the_sources(monkeypatch: pytest.MonkeyPatch) -> None:
+    """C127: `turn/end` records the kind of the cause, and a hook's reason."""
+    monkeypatch.setattr(activity_module, "fresh_cause", lambda cause: LegacyCause())
+    assert run("hook").violations, "nobody looks at the cause"
 
 
 # --- the next request ---------------------------------------------------------------------
@@ -489,9 +493,6 @@ def test_8_a_log_that_does_not_reach_the_store(monkeypatch: pytest.MonkeyPatch) 
         self._closed = True
         self._stored.owner = None
         await trio.lowlevel.checkpoint()
-
-    from terzetto.stores import MemoryStore  # noqa: F401
-    from terzetto.stores._memory import MemoryHandle
 
     monkeypatch.setattr(MemoryHandle, "close", close)
     assert_bites(run("user"), "8", "differs")
@@ -531,7 +532,7 @@ def test_8_a_first_life_that_sends_an_invalid_request(monkeypatch: pytest.Monkey
 
     def admit(self: Any, *args: Any) -> Any:
         request = original(self, *args)
-        resumed = any(type(e.data).__name__ == "EndSeed" for e in self.session.events)
+        resumed = any(isinstance(e.data, EndSeed) for e in self.session.events)
         if resumed:
             return request
         return evolve(request, messages=tuple(m for m in request.messages if not _answers(m)))
@@ -541,27 +542,23 @@ def test_8_a_first_life_that_sends_an_invalid_request(monkeypatch: pytest.Monkey
 
 
 def _answers(message: Any) -> bool:
-    return any(type(block).__name__ == "ToolResultBlock" for block in message.content)
+    return any(isinstance(block, ToolResultBlock) for block in message.content)
 
 
 def test_8_a_history_that_drifts_from_its_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Invariant 8: the history derived as the log grew equals the one derived from scratch."""
-    from terzetto.session import Session
-
+    """Invariant 8: the history derived as the log grew equals the one derived from scratch. Only
+    the first life drifts here, so a second life that is sound proves nothing about it."""
     original = Session.append
-    drifted: list[object] = []
 
     def append(self: Any, data: Any, *args: Any, **kwargs: Any) -> Any:
         event = original(self, data, *args, **kwargs)
-        if isinstance(data, ToolResultEvent):
-            drifted.append(event)
+        resumed = any(isinstance(e.data, EndSeed) for e in self.events)
+        if isinstance(data, ToolResultEvent) and not resumed:
             self.surface = _Forgetful(self.surface)
         return event
 
     monkeypatch.setattr(Session, "append", append)
-    report = run("user")
-    assert drifted
-    assert_bites(report, "8")
+    assert_bites(run("user"), "8")
 
 
 class _Forgetful:
@@ -597,9 +594,7 @@ def test_a_run_that_never_ends_is_reported() -> None:
             for _ in range(100):
                 await trio.lowlevel.checkpoint()
 
-    report = explore(
-        long, lambda: ScriptedModel(["more"] * 3), sources=[BY_NAME["user"]], limit=5
-    )
+    report = explore(long, lambda: ScriptedModel(["more"] * 3), sources=[BY_NAME["user"]], limit=5)
     assert [v.problem for v in report.violations] == ["it never ended"]
 
 
@@ -632,9 +627,8 @@ def test_every_session_of_a_scenario_is_checked(monkeypatch: pytest.MonkeyPatch)
 
     async def two(stage: Stage) -> None:
         async with stage.open_engine() as engine, stage.open_agent(engine) as agent:
-            stage.send("followup", "go")
-            await agent.wait_status("running")
             async with engine.open_agent(provider="scripted", model="m"):
+                agent.followup("go")  # the first of the two has the only turn
                 await agent.wait_idle()
 
     model = lambda: ScriptedModel(lambda r: answer(Delay(1), "ok"))  # noqa: E731

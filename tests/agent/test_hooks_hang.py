@@ -22,7 +22,16 @@ from tests.agent.kit import (
     texts_of,
 )
 
-from terzetto import Agent, Engine, HookCause, ToolRun, TurnFailed, tool
+from terzetto import (
+    Agent,
+    Engine,
+    HookCause,
+    TextBlock,
+    ToolOutcome,
+    ToolRun,
+    TurnFailed,
+    tool,
+)
 from terzetto.agent import End, Enter, Retry
 from terzetto.llm.scripted import ScriptedModel, answer, call, finish_error, say
 from terzetto.testing._invariants import BodyRecord, history_is_valid
@@ -395,6 +404,71 @@ def test_a_hook_that_decides_nonsense_does_not_disable_the_loop(point: str, capl
                 assert (await agent.ask("again")).reason == "completed"
 
     played(run)()
+
+
+MALFORMED = {
+    "no contexts": ToolOutcome((TextBlock("x"),), False, None, None),  # type: ignore[arg-type]
+    "no content": ToolOutcome(None, False),  # type: ignore[arg-type]
+    "text content": ToolOutcome("x", False),  # type: ignore[arg-type]
+    "wrong contexts": ToolOutcome((TextBlock("x"),), False, None, ("x",)),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("which", MALFORMED)
+@pytest.mark.parametrize("point", ["tool_execute", "tool_post_execute"])
+def test_an_outcome_that_is_malformed_does_not_hang_the_batch(
+    point: str, which: str, caplog: Any
+) -> None:
+    """BC-50 C125: whatever a listener makes, the batch comes to an end, every call is answered
+    once, and the next turn runs."""
+
+    async def run() -> None:
+        scene = Scene("none", trio.lowlevel.checkpoint)
+        made: list[str] = []
+
+        async def make(value: Any, proceed: Any) -> Any:
+            outcome = await proceed()
+            if made:
+                return outcome
+            made.append(which)
+            return MALFORMED[which]
+
+        async with engine_on(scene.model, scene.tools) as engine:
+            getattr(engine.scope.hooks, point).listen(make)
+            async with engine.open_agent(**ROUTE) as agent:
+                agent.followup("go")
+                await agent.wait_idle()
+                assert made == [which]
+                assert set(codes(agent.session)) == {"c1", "c2"}
+                check(agent.session)
+                assert (await agent.ask("again")).reason == "completed"
+
+    played(run)()
+
+
+@pytest.mark.parametrize("point", ["tool_pre_execute", "approver"])
+def test_a_policy_that_ends_under_a_shield_after_the_cancel_does_not_hang(point: str) -> None:
+    """BC-50 BC-03: a slow policy that may not be interrupted is waited for; its call is unstarted."""
+
+    @played
+    async def run() -> None:
+        async def shielded() -> None:
+            with trio.CancelScope(shield=True):
+                await trio.sleep(5)
+
+        scene = Scene(point, shielded)
+        async with engine_on(scene.model, scene.tools, approver=scene.approve) as engine:
+            scene.install(engine)
+            async with engine.open_agent(**ROUTE) as agent:
+                agent.followup("go")
+                await settled()
+                agent.cancel()
+                await agent.wait_idle()
+                assert scene.bodies == []
+                assert set(codes(agent.session).values()) == {texts.ABORTED_BEFORE_DISPATCH}
+                check(agent.session, scene.bodies)
+
+    run()
 
 
 @pytest.mark.parametrize(

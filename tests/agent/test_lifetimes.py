@@ -534,15 +534,14 @@ async def test_a_pending_ask_of_an_engine_that_is_left_gets_agent_disposed() -> 
         except (AgentDisposed, MessageDiscarded) as error:
             outcomes[text] = type(error)
 
-    async with trio.open_nursery() as nursery:
-        async with engine_on(hanging()) as engine:
-            agent = (await engine.agents.create(**ROUTE)).agent
-            nursery.start_soon(ask, agent, "claimed")
-            await settled()
-            nursery.start_soon(ask, agent, "pending")
-            nursery.start_soon(agent.wait_idle)
-            nursery.start_soon(agent.wait_status, "idle")
-            await settled()
+    async with trio.open_nursery() as nursery, engine_on(hanging()) as engine:
+        agent = (await engine.agents.create(**ROUTE)).agent
+        nursery.start_soon(ask, agent, "claimed")
+        await settled()
+        nursery.start_soon(ask, agent, "pending")
+        nursery.start_soon(agent.wait_idle)
+        nursery.start_soon(agent.wait_status, "idle")
+        await settled()
     assert outcomes == {"claimed": "aborted", "pending": AgentDisposed}
     assert pending(agent) == ["pending"]
 
@@ -763,6 +762,29 @@ def test_a_child_in_a_tools_block_ends_with_its_parents_turn(way: str, waiting: 
     run()
 
 
+@pytest.mark.parametrize("way", ["a is left", "b is left"])
+def test_a_parent_of_another_engine_owns_nothing_here(way: str) -> None:
+    """C173 C177: an agent ends with its engine's block; so a parent from another engine is
+    refused, or takes nothing away from that."""
+
+    @played
+    async def run() -> None:
+        async with engine_on(talking()) as b:
+            parent = (await b.agents.create(**ROUTE, session_id="p")).agent
+            before = tasks()
+            async with engine_on(talking()) as a:
+                try:
+                    handle = await a.agents.create(**ROUTE, session_id="c", parent=parent)
+                except (InvalidValue, UsageError):
+                    return
+                if way == "b is left":
+                    await b.agents.get("p").wait_idle()  # type: ignore[union-attr]
+            assert handle.agent.disposed, "its engine was left"
+            assert tasks() == before
+
+    run()
+
+
 @played
 async def test_a_child_cannot_be_made_for_a_parent_that_is_gone() -> None:
     """C23 C34: a disposed parent owns nothing; the id stays free."""
@@ -821,6 +843,95 @@ def test_a_parent_that_goes_during_a_childs_creation_takes_the_child_along(stage
                 assert agent.status == "idle"
             async with engine.open_agent(resume="c", **ROUTE):
                 pass
+
+    run()
+
+
+def _steps_of_a_childs_creation() -> int:
+    counted: list[int] = []
+
+    async def run() -> None:
+        async with engine_on(talking(), store=Faults()) as engine:
+            parent = (await engine.agents.create(**ROUTE, session_id="p")).agent
+            counter = Steps()
+            trio.lowlevel.add_instrument(counter)
+            await engine.agents.create(**ROUTE, session_id="c", parent=parent)
+            trio.lowlevel.remove_instrument(counter)
+            counted.append(counter.steps)
+
+    played(run)()
+    return counted[0]
+
+
+class Steps(trio.abc.Instrument):
+    """Counts task steps; acts before one of them."""
+
+    def __init__(self, at: int = -1, act: Any = None) -> None:
+        self.steps = 0
+        self.at = at
+        self.act = act
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        if self.steps == self.at:
+            self.act()
+        self.steps += 1
+
+
+@pytest.mark.parametrize("at", range(_steps_of_a_childs_creation() + 3))
+@pytest.mark.parametrize("slow", [False, True], ids=["quick store", "slow store"])
+def test_a_parent_that_goes_at_any_step_of_a_childs_creation(at: int, slow: bool) -> None:
+    """C23 C24 C28 C30: one teardown, whoever comes to it first: announcements in pairs, never
+    twice; no entry, no handle, no task left; the caller is told, or given an agent that ends."""
+
+    @played
+    async def run() -> None:
+        store = Faults()
+        if slow:
+
+            async def wait() -> None:
+                for _ in range(3):
+                    await trio.lowlevel.checkpoint()
+
+            store.at.update(close=wait, closed=wait)
+        heard: list[str] = []
+        before = tasks()
+        async with engine_on(talking(), store=store) as engine:
+            hooks = engine.scope.hooks
+
+            async def created(view: Any) -> None:
+                heard.append(f"{view.id} created")
+                await trio.lowlevel.checkpoint()
+
+            hooks.agent_created.listen(created)
+            hooks.session_created.listen(lambda v: heard.append(f"{v.id} session"))
+            hooks.agent_disposed.listen(lambda v: heard.append(f"{v.id} disposed"))
+            hooks.session_disposed.listen(lambda v: heard.append(f"{v.id} session disposed"))
+            parent = await engine.agents.create(**ROUTE, session_id="p")
+            steps = Steps(at, parent.begin_disposal)
+            trio.lowlevel.add_instrument(steps)
+            try:
+                await engine.agents.create(
+                    **ROUTE,
+                    session_id="c",
+                    parent=parent.agent,
+                    setup=lambda agent: agent.followup("held") and None,
+                )
+            except AgentDisposed:
+                pass
+            finally:
+                trio.lowlevel.remove_instrument(steps)
+            await parent.dispose()
+            await settled()
+            assert engine.agents.list() == []
+            assert tasks() == before
+            for name in "pc":
+                sessions = heard.count(f"{name} session")
+                assert heard.count(f"{name} session disposed") == sessions <= 1
+                assert heard.count(f"{name} disposed") == heard.count(f"{name} created") <= 1
+            if "c" in store.inner._sessions:
+                assert not store.owned("c")
+            assert store.seen.count("close") <= 2
+        assert engine.unsaved == {}
 
     run()
 
@@ -1140,6 +1251,61 @@ def test_many_agents_share_one_bound(caplog: pytest.LogCaptureFixture) -> None:
     played(run)()
 
 
+def test_one_bound_holds_on_a_clock_that_moves(caplog: pytest.LogCaptureFixture) -> None:
+    """DESIGN 4: as above, where every close takes a moment more than it was given: the bound is
+    still one, not one for each of a family."""
+
+    async def run() -> None:
+        async def close() -> None:
+            try:
+                await trio.sleep_forever()
+            finally:
+                with trio.CancelScope(shield=True):
+                    await trio.sleep(0.01)
+
+        store = Faults()
+        store.at["close"] = close
+        start = trio.current_time()
+        with pytest.raises(StoreError):
+            async with engine_on(talking(), store=store, shutdown_timeout=3) as engine:
+                parent = None
+                for name in "abcd":
+                    handle = await engine.agents.create(**ROUTE, session_id=name, parent=parent)
+                    handle.agent.inject("pending")
+                    parent = handle.agent
+        assert trio.current_time() - start == pytest.approx(3, abs=0.1)
+
+    played(run)()
+
+
+def test_a_child_whose_close_hangs_does_not_cost_its_parent_its_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """DESIGN 4 and C32: what could have been saved within the bound is saved: one session whose
+    store hangs is one session that is unsaved."""
+
+    async def run() -> None:
+        store = Faults()
+        names = iter(["c", "p"])
+
+        async def close() -> None:
+            if next(names) == "c":
+                await trio.sleep_forever()
+
+        store.at["close"] = close
+        with pytest.raises(StoreError):
+            async with engine_on(hanging(), store=store, shutdown_timeout=3) as engine:
+                parent = (await engine.agents.create(**ROUTE, session_id="p")).agent
+                child = (await engine.agents.create(**ROUTE, session_id="c", parent=parent)).agent
+                parent.followup("go")
+                child.followup("go")
+                await settled()
+        assert set(engine.unsaved) == {"c"}
+        assert store.stored("p") == list(parent.session.events)
+
+    played(run)()
+
+
 FAILURES = [StoreError("disk full"), OSError("disk full"), RuntimeError("a bug in the store")]
 
 
@@ -1248,8 +1414,9 @@ def test_an_ending_that_is_being_flushed_does_not_hold_up_the_end(way: str) -> N
         store = Faults()
         model = ScriptedModel(lambda request: "fine")
         start = trio.current_time()
-        with trio.CancelScope() as host, pytest.raises(StoreError) if way != "host cancel" else (
-            trio.CancelScope()
+        with (
+            trio.CancelScope() as host,
+            pytest.raises(StoreError) if way != "host cancel" else (trio.CancelScope()),
         ):
             async with engine_on(model, store=store, shutdown_timeout=3) as engine:
                 handle = await engine.agents.create(**ROUTE, session_id="a")

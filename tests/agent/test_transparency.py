@@ -633,9 +633,9 @@ async def look(run: ToolRun) -> str:
 
 def busy() -> ScriptedModel:
     """A step with two calls, and a plain end."""
-    return ScriptedModel([answer(say("Looking. "), call("look", id="c1"), call("look", id="c2"))] + [
-        "done"
-    ] * 5)
+    return ScriptedModel(
+        [answer(say("Looking. "), call("look", id="c1"), call("look", id="c2"))] + ["done"] * 5
+    )
 
 
 def _count_events() -> int:
@@ -969,6 +969,114 @@ def test_an_interrupt_from_setup_rolls_back() -> None:
         play(run)
     assert ends == ["session"]
     assert not store.owned("a")
+
+
+@pytest.mark.parametrize("point", ["create", "created", "open", "opened", "read", "close"])
+def test_an_interrupt_while_a_creation_waits_for_its_store(point: str) -> None:
+    """C23 C25 and DESIGN 4: KeyboardInterrupt alone, and no handle is left behind."""
+    store = Faults()
+
+    async def run() -> None:
+        async with engine_on(talking(), store=store) as engine:
+            async with engine.open_agent(**ROUTE, session_id="b"):
+                pass
+
+            async def struck() -> None:
+                sigint()
+                await trio.sleep(1)
+
+            def setup(agent: Agent) -> None:
+                raise KeyError("mine")
+
+            store.at[point] = struck
+            if point in ("open", "opened", "read"):
+                await engine.agents.resume("b")
+            else:
+                failing = setup if point == "close" else None
+                await engine.agents.create(**ROUTE, session_id="a", setup=failing)
+
+    with pytest.raises(KeyboardInterrupt):
+        play(run)
+    assert not any(store.owned(session_id) for session_id in store.inner._sessions)
+
+
+def _steps_of_a_creation() -> int:
+    counted: list[int] = []
+
+    async def run() -> None:
+        async with engine_on(talking(), store=Faults()) as engine:
+            counter = Steps()
+            trio.lowlevel.add_instrument(counter)
+            async with engine.open_agent(**ROUTE, session_id="a"):
+                pass
+            trio.lowlevel.remove_instrument(counter)
+            counted.append(counter.steps)
+
+    play(run)
+    return counted[0]
+
+
+class Steps(trio.abc.Instrument):
+    """Counts task steps; raises SIGINT before one of them."""
+
+    def __init__(self, at: int = -1) -> None:
+        self.steps = 0
+        self.at = at
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        if self.steps == self.at:
+            sigint()
+        self.steps += 1
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["it works", "its setup fails"])
+@pytest.mark.parametrize("at", range(_steps_of_a_creation()))
+def test_an_interrupt_at_every_step_of_a_creation_and_its_end(at: int, fails: bool) -> None:
+    """C23 C24 and DESIGN 4: it leaves alone; the session can be opened again; announcements come
+    in pairs; nothing is left."""
+    store = Faults()
+    heard: list[str] = []
+    engines: list[Engine] = []
+
+    async def run() -> None:
+        async def wait() -> None:
+            await trio.lowlevel.checkpoint()
+
+        store.at.update(create=wait, close=wait, closed=wait)
+        async with engine_on(talking(), store=store) as engine:
+            engines.append(engine)
+            hooks = engine.scope.hooks
+            hooks.session_created.listen(lambda v: heard.append("session"))
+            hooks.agent_disposed.listen(lambda v: heard.append("agent disposed"))
+            hooks.session_disposed.listen(lambda v: heard.append("session disposed"))
+
+            async def created(view: object) -> None:
+                heard.append("agent")
+                await trio.lowlevel.checkpoint()
+
+            hooks.agent_created.listen(created)
+
+            def setup(agent: Agent) -> None:
+                if fails:
+                    raise KeyError("mine")
+
+            trio.lowlevel.add_instrument(Steps(at))
+            try:
+                async with engine.open_agent(**ROUTE, session_id="a", setup=setup):
+                    await trio.lowlevel.checkpoint()
+            except KeyError:
+                await trio.sleep(1)
+
+    with pytest.raises((KeyboardInterrupt, BaseExceptionGroup)) as caught:
+        play(run)
+    stops = [leaf for leaf in parts(caught.value) if not isinstance(leaf, KeyError)]
+    assert [type(stop) for stop in stops] == [KeyboardInterrupt]
+    assert isinstance(caught.value, KeyboardInterrupt), "alone"
+    assert engines[0].agents.list() == []
+    assert heard.count("session") == heard.count("session disposed") <= 1
+    assert heard.count("agent") == heard.count("agent disposed") <= 1
+    if "a" in store.inner._sessions:
+        assert not store.owned("a")
 
 
 def test_an_interrupt_in_maintenance_leaves_alone_and_frees_the_agent() -> None:

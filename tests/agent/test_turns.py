@@ -118,7 +118,9 @@ async def test_a_turn_whose_first_batch_is_rejected_opens_no_step() -> None:
         turn = await life.agent.ask("no")
         assert (turn.reason, turn.messages, turn.text) == ("blocked", (), "")
         await life.say("yes")
-        assert life.request() == ["user: yes", ]
+        assert life.request() == [
+            "user: yes",
+        ]
         assert log(life.session)[:2] == ["turn/start", "turn/end Blocked"]
         check(life.session)
 
@@ -138,6 +140,22 @@ async def test_a_first_batch_rewritten_to_nothing_costs_no_request() -> None:
         assert life.model.requests == []
         assert log(life.session) == ["turn/start", "turn/end Completed"]
         check(life.session)
+
+
+@played
+async def test_the_queue_goes_on_after_a_turn_without_a_step() -> None:
+    """C66, REFERENCE 2.5: "a normal turn end continues with the queue"."""
+    async with one(["two"]) as life:
+
+        async def empty(value: PreStep, proceed: Any) -> Any:
+            return Enter(()) if value.turn == 1 else await proceed()
+
+        life.hooks.pre_step.listen(empty)
+        life.agent.followup("one")
+        life.agent.followup("two")
+        await life.agent.wait_idle()
+        assert ending_kinds(life.session) == ["Completed", "Completed"]
+        assert life.request() == ["user: two"]
 
 
 @played
@@ -699,17 +717,15 @@ async def test_a_later_batch_rewritten_to_nothing_with_results_owed_runs() -> No
         async def rewrite(value: PreStep, proceed: Any) -> Any:
             return Enter(()) if value.step == 2 else await proceed()
 
+        def steer(hook: ToolResultHook) -> None:
+            life.agent.steer("set aside")
+
         life.hooks.pre_step.listen(rewrite)
-
-        @tool
-        async def unused() -> str:
-            return ""
-
-        life.agent.scope.hooks.tool_result.listen(lambda hook: life.agent.steer("lost") and None)
+        life.hooks.tool_result.listen(steer)
         turn = await life.agent.ask("go")
         assert turn.text == "read"
         assert life.request()[-1] == "result c1: 1"
-        assert "user: lost" not in shown(life.agent.history())
+        assert "user: set aside" not in shown(life.agent.history())
         check(life.session)
 
 
@@ -919,7 +935,9 @@ async def test_an_aborted_finish_is_a_failure() -> None:
     """REFERENCE 2.22: offered to recovery; unhandled it ends as an error."""
     gone = Failure(message="they stopped", code="SERVER")
     failures: list[RequestFailed] = []
-    async with one([answer("x", Finish(AbortedFinish(gone))), answer(Finish(AbortedFinish(gone)))]) as life:
+    async with one(
+        [answer("x", Finish(AbortedFinish(gone))), answer(Finish(AbortedFinish(gone)))]
+    ) as life:
         retrying(life, failures, times=1)
         await life.say()
         assert [f.failure for f in failures] == [gone, gone]
@@ -1126,24 +1144,23 @@ async def test_a_listener_may_own_a_route_that_nobody_serves() -> None:
 POLICY = RetryPolicy(max_retries=2)
 
 
-@pytest.mark.parametrize("owner", ["adapter", "listener"])
-def test_the_retry_policy_is_the_serving_adapters(owner: str) -> None:
+@pytest.mark.parametrize("served", [True, False])
+def test_the_retry_policy_is_the_serving_adapters(served: bool) -> None:
     """C132: "captured with the serving adapter (absent when middleware owned the route)"."""
 
     @played
     async def run() -> None:
         failures: list[RequestFailed] = []
-        info = terzetto.ModelInfo(retry_policy=POLICY)
-        model = ScriptedModel([refuse(500)], info=info)
-        async with one(model) as life:
+        model = ScriptedModel([refuse(500)], info=terzetto.ModelInfo(retry_policy=POLICY))
+        async with one(model, provider="scripted" if served else "nobody") as life:
 
             async def own(value: StreamCall, proceed: Any) -> Any:
-                return Canned(finish_error()) if owner == "listener" else await proceed()
+                return await proceed() if served else Canned(finish_error())
 
             life.hooks.stream.listen(own)
             retrying(life, failures, times=0)
             await life.say()
-            assert [f.policy for f in failures] == [POLICY if owner == "adapter" else None]
+            assert [f.policy for f in failures] == [POLICY if served else None]
 
     run()
 
@@ -1355,7 +1372,9 @@ async def test_an_edit_of_the_cap_leaves_the_running_batch_alone() -> None:
     def batch(name: str) -> Answer:
         return answer(*(call("counted", id=f"{name}{n}") for n in range(6)))
 
-    async with one([batch("a"), batch("b"), "done"], [counted], engine={"max_parallel_tool_calls": 3}) as life:
+    async with one(
+        [batch("a"), batch("b"), "done"], [counted], engine={"max_parallel_tool_calls": 3}
+    ) as life:
 
         async def next_batch(value: PreStep, proceed: Any) -> Any:
             step[0] = value.step - 1
@@ -1456,7 +1475,11 @@ async def test_a_store_that_fails_before_the_tools_starts_none() -> None:
         return "ok"
 
     store = Faults()
-    async with one([answer(call("write", id="c1"), call("write", id="c2")), "next"], [write], engine={"store": store}) as life:
+    async with one(
+        [answer(call("write", id="c1"), call("write", id="c2")), "next"],
+        [write],
+        engine={"store": store},
+    ) as life:
 
         async def fail() -> None:
             if "tool/call" in log(life.session) and "c1" not in codes(life.session):
@@ -1506,7 +1529,9 @@ async def test_nested_agents_cannot_deadlock_the_pool() -> None:
         level = depth.get() + 1
         parent: Any = run.agent
         depth.set(level)
-        async with engine.open_agent(provider="scripted", model=f"level{level}", parent=parent) as child:
+        async with engine.open_agent(
+            provider="scripted", model=f"level{level}", parent=parent
+        ) as child:
             return (await child.ask("do it")).text
 
     def reply(request: Any) -> Any:
@@ -1515,10 +1540,14 @@ async def test_nested_agents_cannot_deadlock_the_pool() -> None:
             return f"done at {level}"
         calls = [call("echo", id="e1"), call("echo", id="e2")] if level else []
         if level < 3:
-            calls += [call("delegate", id="d1")] if level else [
-                call("delegate", id="d1"),
-                call("delegate", id="d2"),
-            ]
+            calls += (
+                [call("delegate", id="d1")]
+                if level
+                else [
+                    call("delegate", id="d1"),
+                    call("delegate", id="d2"),
+                ]
+            )
         return answer(*calls)
 
     options = {"max_parallel_tool_calls": 2}

@@ -34,7 +34,7 @@ from terzetto import (
     UserMessage,
     tool,
 )
-from terzetto.agent import Reject
+from terzetto.agent import Enter, Reject
 from terzetto.llm.scripted import (
     Delay,
     Gate,
@@ -46,9 +46,9 @@ from terzetto.llm.scripted import (
     say,
 )
 from terzetto.vocabulary import (
+    Aborted,
     ActivityCancelled,
     AgentDisposed,
-    Aborted,
     DisposedCause,
     ParentCause,
     TurnEnd,
@@ -1192,3 +1192,44 @@ async def test_steering_goes_on_without_a_limit_until_a_policy_cancels() -> None
         assert model.attempts == 30
         assert len(ending_kinds(agent.session)) == 1
         check(agent.session)
+
+
+@played
+async def test_turns_that_never_wait_leave_room_for_others() -> None:
+    """DESIGN 5 and C69: there is no budget, so what bounds a runaway is a cancel from outside; a
+    driver that spends turn after turn without waiting must let the others run."""
+    turns: list[int] = []
+
+    async def empty(value: PreStep, proceed: Any) -> Enter:
+        turns.append(value.turn)
+        if len(turns) < 3000:
+            value.agent.followup("again")
+        return Enter(())
+
+    async with agent_on(ScriptedModel(echo)) as (_, agent):
+        agent.scope.hooks.pre_step.listen(empty)
+        agent.followup("go")
+        for _ in range(10):
+            await trio.lowlevel.checkpoint()
+        assert len(turns) < 3000, "it ran to its end without letting anybody run"
+        agent.cancel()
+        await agent.wait_idle()
+        assert len(turns) < 3000
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_cancelled_ask_and_the_hosts_own_cause_in_one_tick(seed: int) -> None:
+    """C127: a cause that somebody gave counts before the one of a caller who only went away."""
+
+    async def run() -> None:
+        async with agent_on(ScriptedModel(lambda r: answer(say("x"), Hang()))) as (_, agent):
+            with trio.CancelScope() as scope:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(agent.ask, "go")
+                    await settled()
+                    scope.cancel()
+                    agent.cancel(HookCause("policy"), keep_inbox=True)
+            await agent.wait_idle()
+            assert ending_kinds(agent.session) == ["Aborted HookCause"]
+
+    play(run, seed=seed)

@@ -67,7 +67,7 @@ async def ask(model: ScriptedModel, into: list[StreamChunk] | None = None) -> li
     got: list[StreamChunk] = [] if into is None else into
     async with await opened(model) as chunks:
         async for chunk in chunks:
-            got.append(chunk)  # noqa: PERF401
+            got.append(chunk)
     return got
 
 
@@ -273,7 +273,7 @@ async def test_an_open_gate_delivers_a_pending_cancel() -> None:
         async with await opened(model) as chunks:
             scope.cancel()
             async for chunk in chunks:
-                got.append(chunk)  # noqa: PERF401
+                got.append(chunk)
     assert text_of(got) == "a"
 
 

@@ -753,7 +753,10 @@ def test_every_reader_gets_every_event_once_and_in_order(
                 await wait_all_tasks_blocked()
             session.detach()
             readers.release(100)
-        assert readers.ended == len(readers.got)
+            await wait_all_tasks_blocked()
+            ended = readers.ended
+            nursery.cancel_scope.cancel()
+        assert ended == len(readers.got)
         for start, got in zip(readers.start, readers.got, strict=True):
             assert got == session.events[start:]
 
@@ -856,11 +859,13 @@ async def test_durable_followers_see_what_the_store_has() -> None:
     stored = -1
     session.durable = lambda: stored
     got: list[Event] = []
+    ended: list[bool] = []
 
     async def collect() -> None:
         async for event in session.follow(1, durable=True):
             assert event.seq <= stored
             got.append(event)
+        ended.append(True)
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(collect)
@@ -872,6 +877,9 @@ async def test_durable_followers_see_what_the_store_has() -> None:
         await wait_all_tasks_blocked()
         assert numbers(got) == [1, 2]
         session.detach()
+        await wait_all_tasks_blocked()
+        assert ended
+        nursery.cancel_scope.cancel()
     assert numbers(got) == [1, 2]
     assert session.durable_seq == 2
 

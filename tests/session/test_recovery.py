@@ -565,6 +565,15 @@ def test_input_claimed_in_an_earlier_life_is_not_put_back(inherited: bool) -> No
     assert [type(event.data) for event in close(session)] == [TurnEnd]
 
 
+def test_what_was_removed_before_the_turn_is_not_put_back() -> None:
+    """DESIGN 6.6: a turn claims while it is open; other logs removed without an outcome too."""
+    session = new_session()
+    session.append(InboxSpliced("next-turn", 0, 0, (UserMessage("old"),)))
+    session.append(InboxSpliced("next-turn", 0, 1))
+    session.append(TurnStart(1))
+    assert [type(event.data) for event in close(session)] == [TurnEnd]
+
+
 def claims() -> Iterator[tuple[str, Session, list[UserMessage], list[UserMessage]]]:
     """Open turns with two steered messages and a prompt claimed, further and further on."""
     steered = [UserMessage("one"), UserMessage("two")]

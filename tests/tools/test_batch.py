@@ -7,6 +7,7 @@ timeline. Single tests below them name one law each.
 from __future__ import annotations
 
 import math
+import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -41,6 +42,7 @@ from terzetto.tools import (
     raw_tool,
     tool,
 )
+from terzetto.tools._batch import _Run
 from terzetto.vocabulary import InvalidValue, StoreError, ToolCallBlock, texts
 
 # --- playing a plan ----------------------------------------------------------------------
@@ -930,8 +932,11 @@ def test_the_whole_cancelled_batch_in_order() -> None:
     ]
 
 
+@pytest.mark.parametrize("timeout", [None, 60])
 @pytest.mark.parametrize("body", ["instant", "waiting"])
-def test_an_interrupt_inside_a_body_ends_the_batch_and_goes_on(body: str) -> None:
+def test_an_interrupt_inside_a_body_ends_the_batch_and_goes_on(
+    body: str, timeout: float | None
+) -> None:
     """DESIGN 4: that call commits as ABORTED, its siblings are settled, then it is raised."""
     bodies = Bodies(a=30, c=30)
     raised = KeyboardInterrupt("Ctrl-C")
@@ -942,7 +947,7 @@ def test_an_interrupt_inside_a_body_ends_the_batch_and_goes_on(body: str) -> Non
         raise raised
 
     async def main() -> None:
-        tools = [bodies.tool("a"), made("b", interrupted), bodies.tool("c")]
+        tools = [bodies.tool("a"), made("b", interrupted, timeout=timeout), bodies.tool("c")]
         with pytest.raises(KeyboardInterrupt) as caught:
             await execute(pipeline(*tools), calls_of(*"abc", "nobody"), bodies.log, capacity=2)
         assert caught.value is raised
@@ -952,6 +957,57 @@ def test_an_interrupt_inside_a_body_ends_the_batch_and_goes_on(body: str) -> Non
     assert code(bodies.log.outcomes["b"]) == texts.ABORTED
     assert code(bodies.log.outcomes["c"]) == texts.ABORTED_BEFORE_DISPATCH
     assert bodies.timeline.has("body<", "a") == bodies.timeline.has("body>", "a")
+
+
+@pytest.mark.parametrize("where", ["settling", "opening", "flushing"])
+def test_ctrl_c_between_two_lines_of_the_executor_hangs_nothing(
+    where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DESIGN 4, BC-56: the executor's own frames are protected in every task it starts, so the
+    signal is delivered to the host, whose cancel then ends the batch as any other does."""
+    bodies = Bodies(a=1, b=30)
+    struck: list[str] = []
+
+    def striking(real: Any) -> Any:
+        def strike(*args: Any) -> Any:
+            if not struck:
+                struck.append(where)
+                signal.raise_signal(signal.SIGINT)
+            return real(*args)
+
+        return strike
+
+    if where == "settling":
+        monkeypatch.setattr(_Run, "_settle", striking(_Run._settle))
+    elif where == "opening":
+        monkeypatch.setattr(_Run, "_opened", striking(_Run._opened))
+
+    class Log(FakeLog):
+        async def flush(self) -> None:
+            if where == "flushing":
+                striking(lambda: None)()
+            await super().flush()
+
+    log = Log(bodies.timeline)
+
+    async def passing(hook: Any, proceed: Any) -> Any:
+        return await proceed()
+
+    async def batch() -> None:
+        await execute(pipeline(*bodies.tools(), pre=[passing]), calls_of(*"ab"), log)
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(batch)
+            await trio.sleep_forever()
+
+    with pytest.raises(BaseExceptionGroup) as caught:
+        run(main)
+    assert struck == [where]
+    assert caught.value.split(KeyboardInterrupt)[1] is None, "nothing but the interrupt"
+    assert bodies.timeline.order("result") == ["result a", "result b"]
+    started = {entry.who for entry in bodies.timeline.of("body>")}
+    assert started == {entry.who for entry in bodies.timeline.of("body<")}
 
 
 def test_an_interrupt_inside_a_group_of_a_body_is_an_interrupt() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import dataclasses
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -894,6 +895,59 @@ def test_a_finalize_that_fails_is_an_error_of_its_call_alone(finalize: Any) -> N
     assert told(log.outcomes["b"]) == "ok"
 
 
+@pytest.mark.parametrize("kind", ["tuple", "list", "generator"])
+def test_finalize_may_return_its_blocks_in_any_form(kind: str) -> None:
+    """C113: what it returns is what is kept."""
+    forms: dict[str, Any] = {
+        "tuple": lambda content: (TextBlock("final"),),
+        "list": lambda content: [TextBlock("final")],
+        "generator": lambda content: (TextBlock("final") for _ in content),
+    }
+    body, _ = counted(finalize=forms[kind])
+    assert told(once(body)) == "final"
+
+
+@pytest.mark.parametrize("what", ["classifier", "finalize", "schema"])
+def test_parts_of_a_tool_that_raise_a_base_exception_lose_no_sibling(what: str) -> None:
+    """BC-33 BC-41: `classify` "never raises"; a raising classifier means exclusive."""
+
+    def broken(value: object) -> Any:
+        raise Stop("broken part")
+
+    async def ok(arguments: object) -> str:
+        return "ok"
+
+    options: dict[str, Any] = {
+        "classifier": {"parallel": broken},
+        "finalize": {"finalize": broken},
+        "schema": {},
+    }[what]
+    first = raw_tool(name="a", description="", parameters=ANYTHING, body=ok, **options)
+    if what == "schema":
+
+        def raising(self: object) -> None:
+            raise Stop("broken part")
+
+        picky = dataclasses.make_dataclass("P", [("x", int)], namespace={"__post_init__": raising})
+
+        async def typed(p: Any) -> str:
+            return "ok"
+
+        typed.__annotations__["p"] = picky
+        first = tool(name="a")(typed)
+
+    async def main() -> FakeLog:
+        log = FakeLog(Timeline())
+        second = raw_tool(name="b", description="", parameters=ANYTHING, body=ok)
+        calls = [a_call("a", "a", '{"p": {"x": 1}}'), a_call("b", "b")]
+        await execute(pipeline(first, second), calls, log)
+        return log
+
+    log = run(main)
+    assert log.outcomes["a"].is_error == (what != "classifier")
+    assert told(log.outcomes["b"]) == "ok"
+
+
 def test_a_result_is_bounded_after_its_review_and_finalize() -> None:
     """BC-39: what policy puts there may be long too."""
 
@@ -1167,9 +1221,9 @@ def test_a_group_of_nothing_but_cancelled_is_aborted() -> None:
     ],
     ids=lambda error: type(error).__name__,
 )
-@pytest.mark.parametrize("thread", [False, True], ids=["async", "thread"])
+@pytest.mark.parametrize("how", ["async", "timed", "thread"])
 def test_whatever_a_body_raises_is_its_result_and_loses_no_sibling(
-    error: BaseException, thread: bool
+    error: BaseException, how: str
 ) -> None:
     """BC-33 BC-12 (b), DESIGN 6: with its own message."""
 
@@ -1185,8 +1239,8 @@ def test_whatever_a_body_raises_is_its_result_and_loses_no_sibling(
 
     async def main() -> FakeLog:
         log = FakeLog(Timeline())
-        boom = made("boom", body)
-        if thread:
+        boom = made("boom", body, timeout=5 if how == "timed" else None)
+        if how == "thread":
             boom = raw_tool(
                 name="boom",
                 description="",
@@ -1198,7 +1252,7 @@ def test_whatever_a_body_raises_is_its_result_and_loses_no_sibling(
         await execute(tools, calls_of("a", "boom", "b"), log)
         return log
 
-    log = in_threads(main) if thread else run(main)
+    log = in_threads(main) if how == "thread" else run(main)
     assert log.outcomes["boom"].is_error
     assert "own words" in told(log.outcomes["boom"])
     assert [told(log.outcomes[name]) for name in "ab"] == ["ok", "ok"]

@@ -222,7 +222,7 @@ def test_the_first_identity_of_a_call_stands() -> None:
         ToolCallDelta(0, CallId(""), "{"),
         ToolCallDelta(0, CallId("c1"), '"a"', ""),
         ToolCallDelta(0, CallId("c2"), ":1", "tool"),
-        ToolCallDelta(0, CallId("c1"), "}", "other"),
+        ToolCallDelta(0, CallId(""), "}", "other"),
     ]
     assert content(chunks) == (ToolCallBlock(CallId("c1"), "tool", '{"a":1}'),)
 

@@ -132,6 +132,8 @@ class RunState:
     flushing: trio.CancelScope | None = None
     waiters: dict[MessageId, Waiter] = field(factory=dict)
     _held_wake: bool = False
+    _splicing: int = 0
+    _clear_later: bool = False
     _deliveries: list[Delivery[Any]] = field(factory=list)
     _changes: AsyncValue[int] = field(factory=lambda: AsyncValue(0))
 
@@ -220,7 +222,10 @@ class RunState:
         if not keep_inbox and not self.sealed:
             self.late_wake = False
             self._held_wake = False
-            self.session.after_append(self.inbox.clear)
+            if self._splicing:
+                self._clear_later = True
+            else:
+                self.session.after_append(self.inbox.clear)
 
     def begin_closing(self, cause: CancelCause, *, keep_inbox: bool) -> None:
         """Disposal: the driver ends its turn, or stops where it waits."""
@@ -237,15 +242,22 @@ class RunState:
     def splice(self, splice: InboxSpliced) -> None:
         """Append an edit and publish it: discarded, then inserted, after the event."""
         removed = self.session.pending.removed(splice)
-        self.session.append(splice)
-        if splice.outcome is not None:
+        self._splicing += 1
+        try:
+            self.session.append(splice)
             stays = {message.id for message in splice.inserted}
-            for message in removed:
+            for message in removed if splice.outcome is not None else ():
                 if message.id not in stays:
                     self._discarded(message)
                 self.tell(self.hooks.inbox_discarded, InboxNotice(self.view, message))
-        for message in splice.inserted:
-            self.tell(self.hooks.inbox_inserted, InboxNotice(self.view, message))
+            for message in splice.inserted:
+                self.tell(self.hooks.inbox_inserted, InboxNotice(self.view, message))
+        finally:
+            self._splicing -= 1
+        if self._clear_later and not self._splicing:
+            # Cancelled meanwhile: what was inserted is announced before it is discarded.
+            self._clear_later = False
+            self.inbox.clear()
 
     def claim(self, turn: int, *, with_prompt: bool) -> tuple[UserMessage, ...]:
         """Take all next-step input and, at a turn's start, one prompt (C56)."""

@@ -216,7 +216,7 @@ class Agents(AgentRegistry):
                 scope.cancel(reason="the engine was left")
                 await ended.wait()
         for task in self._acquiring.values():
-            task.limit(self.shutdown_timeout)
+            task.limit()
 
     async def _transaction(
         self,
@@ -232,7 +232,7 @@ class Agents(AgentRegistry):
             acquired = True
             path: WritePath = handle if handle is not None else NoStore()
             life = self._build(session, path, options)
-            _compose(life.agent.scope, options)
+            life.agent.scope.compose(options.system, options.tools)
             await trio.lowlevel.checkpoint_if_cancelled()
             self._owner(options.parent)
             await self._publish(life, options, source)
@@ -267,7 +267,7 @@ class Agents(AgentRegistry):
             self.release(agent_id)
 
         assert self.nursery is not None
-        task = Acquisition(acquire, discard, finished)
+        task = Acquisition(acquire, discard, finished, self.shutdown_timeout)
         self._acquiring[agent_id] = task
         self.nursery.start_soon(task.run, name=f"terzetto opens {agent_id}")
         try:
@@ -333,13 +333,6 @@ class Agents(AgentRegistry):
             view: AgentView = agent
             await agent.scope.hooks.agent_created.run(view)
             agent.scope.hooks.session_started.notify(SessionStarted(agent, source))
-
-
-def _compose(scope: AgentScope, options: Options) -> None:
-    if options.system:
-        scope.add_section("system", options.system)
-    for tool in options.tools:
-        scope.add_tool(tool)
 
 
 def _attach(session: Session, handle: WriteHandle | None) -> None:

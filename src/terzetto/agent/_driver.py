@@ -53,7 +53,7 @@ from ._hooks import AgentErrorNotice, Enter, Reject, TurnStopping
 from ._model import AgentModel
 from ._request import RequestBuilder
 from ._scope import AgentScope
-from ._step import Flush, StepRunner
+from ._step import FAIR_AFTER, Flush, StepRunner
 from ._turn import TurnFailed, summarize
 
 logger = logging.getLogger("terzetto")
@@ -104,6 +104,7 @@ class _Loop:
     session: Session = field(init=False)
     state: RunState = field(init=False)
     _consumed: list[MessageId] = field(factory=list)
+    _turns: int = 0
 
     def __attrs_post_init__(self) -> None:
         self.session = self.agent.session
@@ -139,6 +140,9 @@ class _Loop:
                 case "turn":
                     state.late_wake = False
                     state.activity = Activity("turn")
+                    self._turns += 1
+                    if self._turns % FAIR_AFTER == 0:
+                        await trio.lowlevel.checkpoint()
                     continue
                 case "idle":
                     self._idle()

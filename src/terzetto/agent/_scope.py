@@ -48,6 +48,13 @@ class AgentScope:
         self.lifetime.close()
         self.hooks.close()
 
+    def compose(self, system: str | None, tools: Iterable[Tool]) -> None:
+        """What an agent is made with: its section of the prompt, and its own tools."""
+        if system:
+            self.add_section("system", system)
+        for tool in tools:
+            self.add_tool(tool)
+
     def add_tool(self, tool: Tool) -> Registration:
         """Give the agent (or all agents) *tool*; it shadows an outer one of its name."""
         return self.tools.add(tool)

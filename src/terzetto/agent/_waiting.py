@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
@@ -18,12 +19,15 @@ class Acquisition(Generic[T]):
     """Something slow that must not be lost: it is finished even if nobody waits any more.
 
     Runs in a task of the engine's, shielded until the engine's end and bounded after it.
-    Who waits may be cancelled at once; what arrives then is given to *discard*.
+    Who waits may be cancelled; what arrives then is given to *discard*. A cancelled wait
+    takes *seconds* at most.
     """
 
     acquire: Callable[[], Awaitable[T]]
     discard: Callable[[T], Awaitable[None]]
     finished: Callable[[], None]
+    seconds: float
+    patience: float = math.inf
     shield: trio.CancelScope = field(factory=lambda: trio.CancelScope(shield=True))
     done: trio.Event = field(factory=trio.Event)
     abandoned: bool = False
@@ -50,7 +54,7 @@ class Acquisition(Generic[T]):
                 self.finished()
 
     async def wait(self) -> T:
-        """What was acquired. Raises what acquiring raised, and `trio.Cancelled` at once."""
+        """What was acquired. Raises what acquiring raised."""
         try:
             await self.done.wait()
         except (trio.Cancelled, KeyboardInterrupt):
@@ -58,6 +62,11 @@ class Acquisition(Generic[T]):
             if self.done.is_set():
                 # It came in the same tick: somebody has to give it back.
                 await self._give_back()
+            else:
+                # Most stores answer soon; one that hangs is left to the engine.
+                self.patience = trio.current_time() + self.seconds
+                with trio.CancelScope(shield=True, deadline=self.patience):
+                    await self.done.wait()
             raise
         if self._failure is not None:
             raise self._failure
@@ -65,9 +74,9 @@ class Acquisition(Generic[T]):
             raise StoreError("the store did not answer before the engine was left")
         return self._result.pop()
 
-    def limit(self, seconds: float) -> None:
-        """The engine ends: *seconds* more, then what is in flight is given up."""
-        self.shield.deadline = trio.current_time() + seconds
+    def limit(self) -> None:
+        """The engine ends: some seconds more, then what is in flight is given up."""
+        self.shield.deadline = min(self.patience, trio.current_time() + self.seconds)
 
 
 class TrioBell:

@@ -18,7 +18,15 @@ import trio
 from attrs import define, evolve
 
 from ..session import AgentView
-from ..vocabulary import InvalidValue, TextBlock, ToolCallBlock, texts, without
+from ..vocabulary import (
+    InvalidValue,
+    TextBlock,
+    ToolCallBlock,
+    ToolError,
+    UserMessage,
+    texts,
+    without,
+)
 from ._encode import InvalidOutput, bound, encode_result
 from ._hooks import Allow, Approver, Ask, Deny, PreExecute, ToolCallHook, ToolHooks, ToolResultHook
 from ._registry import ToolLayer
@@ -79,11 +87,16 @@ class ToolPipeline:
         tool = self.layer.lookup(call.name)
         if tool is None:
             return PreparedTool(call, None, refused=unknown_tool(call.name))
+        prepared = PreparedTool(call, tool)
         try:
-            arguments = tool.parse(call.arguments)
+            prepared.arguments = tool.parse(call.arguments)
+            prepared.parallel = tool.is_parallel(prepared.arguments)
         except InvalidArguments as error:
-            return PreparedTool(call, tool, refused=invalid_arguments(str(error)))
-        return PreparedTool(call, tool, arguments, parallel=tool.is_parallel(arguments))
+            prepared.refused = invalid_arguments(str(error))
+        except BaseException as error:  # part of the tool's own code
+            rest = self._rest(prepared, error) or ToolError("classification was interrupted")
+            prepared.refused = raised(rest)
+        return prepared
 
     # --- starts lane --------------------------------------------------------------------
 
@@ -124,6 +137,7 @@ class ToolPipeline:
                 except BaseException as error:  # a guard that fails lets no call through
                     rest = self._rest(prepared, error)
                     prepared.outcome = aborted_before_dispatch() if rest is None else raised(rest)
+                    prepared.reviewed = False
                     return
                 if reason is not None:
                     prepared.outcome = denied(reason)
@@ -151,10 +165,7 @@ class ToolPipeline:
             outcome = _aborted(prepared) if rest is None else raised(rest)
         finally:
             run.close()
-        if timer.fired:
-            outcome = timed_out(tool.timeout or 0.0)
-        elif not isinstance(outcome, ToolOutcome):
-            outcome = raised(_not_a(outcome, "execute", "a ToolOutcome"))
+        outcome = timed_out(tool.timeout or 0.0) if timer.fired else _checked(outcome, "execute")
         if outcome.is_error:
             outcome = evolve(outcome, concludes=False)
         prepared.outcome = evolve(outcome, contexts=(*run.contexts, *outcome.contexts))
@@ -207,12 +218,14 @@ class ToolPipeline:
         tool = prepared.tool
         if tool is not None and tool.finalize is not None:
             try:
-                content = tool.finalize(outcome.content)
-                if isinstance(content, str) or not all(isinstance(b, TextBlock) for b in content):
-                    raise _not_a(content, "finalize", "TextBlocks")
-                outcome = evolve(outcome, content=tuple(content))
-            except Exception as error:  # part of the tool's own code
-                outcome = evolve(raised(error), contexts=outcome.contexts)
+                made = tool.finalize(outcome.content)
+                content = tuple(made)
+                if isinstance(made, str) or not all(isinstance(b, TextBlock) for b in content):
+                    raise _not_a(made, "finalize", "TextBlocks")
+                outcome = evolve(outcome, content=content)
+            except BaseException as error:  # part of the tool's own code
+                rest = self._rest(prepared, error) or ToolError("finalize was interrupted")
+                outcome = evolve(raised(rest), contexts=outcome.contexts)
         limit = tool.max_result_bytes if tool is not None else DEFAULT_LIMIT
         outcome = evolve(outcome, content=bound(outcome.content, limit))
         try:
@@ -233,13 +246,11 @@ class ToolPipeline:
         hook = ToolResultHook(self.agent, prepared.call, prepared.tool, outcome)
         try:
             reviewed = await self.hooks.post_execute.run(hook, _outcome)
-            if not isinstance(reviewed, ToolOutcome):
-                raise _not_a(reviewed, "post-execute", "a ToolOutcome")
-            return reviewed
+            return _checked(reviewed, "post-execute")
         except BaseException as error:  # listeners: somebody else's code
             rest = self._rest(prepared, error)
             if rest is not None:
-                return evolve(raised(rest), contexts=outcome.contexts)
+                return raised(rest)
             # Cut short: policy may have wanted to redact a success; an error keeps its text.
             return outcome if outcome.is_error else evolve(aborted(), contexts=outcome.contexts)
 
@@ -257,6 +268,16 @@ async def _outcome(hook: ToolResultHook) -> ToolOutcome:
 
 def _aborted(prepared: PreparedTool) -> ToolOutcome:
     return aborted() if prepared.started else aborted_before_dispatch()
+
+
+def _checked(outcome: object, stage: str) -> ToolOutcome:
+    """*outcome* if it is a whole one, else the error of who made it."""
+    if not isinstance(outcome, ToolOutcome):
+        return raised(_not_a(outcome, stage, "a ToolOutcome"))
+    for part, kind in ((outcome.content, TextBlock), (outcome.contexts, UserMessage)):
+        if not isinstance(part, tuple) or not all(isinstance(item, kind) for item in part):
+            return raised(_not_a(part, stage, f"a tuple of {kind.__name__}"))
+    return outcome
 
 
 def _not_a(value: object, stage: str, expected: str) -> InvalidValue:

@@ -200,7 +200,9 @@ class Tool:
             return self.parallel
         try:
             return self.parallel(parsed) is True
-        except Exception:  # part of the tool: a classifier that fails means exclusive
+        except KeyboardInterrupt:
+            raise
+        except BaseException:  # part of the tool: a classifier that fails means exclusive
             return False
 
     def call(self, parsed: object, run: ToolRun) -> object:

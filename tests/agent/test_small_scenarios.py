@@ -1,0 +1,349 @@
+"""Small scenarios, struck at every point from every source; and who ended what."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import pytest
+import trio
+from tests.agent.kit import Faults, end_blocked_runs, kind_of
+
+from terzetto import (
+    AgentDisposed,
+    Engine,
+    MessageDiscarded,
+    Session,
+    ToolRun,
+    TurnFailed,
+    UserMessage,
+    tool,
+)
+from terzetto.agent import Reject, Retry
+from terzetto.llm.scripted import Delay, ScriptedModel, answer, call, finish_error, say, think
+from terzetto.testing._explorer import SOURCES, Source, Stage, explore
+from terzetto.testing._invariants import Evidence, check_invariants
+from terzetto.vocabulary import (
+    ActivityCancelled,
+    AgentBusy,
+    InboxSpliced,
+    TurnEnd,
+)
+
+
+@pytest.fixture(autouse=True)
+def _no_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A point at which the engine hangs is a violation, not an exploration without an end."""
+    end_blocked_runs(monkeypatch)
+
+
+Scenario = Callable[[Stage], Awaitable[None]]
+
+REFUSED = (AgentDisposed, MessageDiscarded, TurnFailed, ActivityCancelled, AgentBusy)
+"""What a scenario that was struck may be told instead of what it asked for."""
+
+
+def slowly(*texts: str) -> Callable[[], ScriptedModel]:
+    def make() -> ScriptedModel:
+        entries = [answer(Delay(0.1), say(text), Delay(0.1)) for text in texts]
+        return ScriptedModel([*entries, "more", "more", "more", "more"])
+
+    return make
+
+
+@asynccontextmanager
+async def nursery_of_the_host() -> AsyncIterator[trio.Nursery]:
+    """A nursery of the scenario's own; a KeyboardInterrupt leaves it as itself, so that a group
+    around one is the engine's."""
+    try:
+        async with trio.open_nursery() as nursery:
+            yield nursery
+    except BaseExceptionGroup as group:
+        if group.split(KeyboardInterrupt)[1] is not None:
+            raise
+        raise KeyboardInterrupt from None
+
+
+def tell(stage: Stage, how: str, text: str) -> None:
+    """Send unless the agent is gone already."""
+    with suppress(AgentDisposed):
+        stage.send(how, text)
+
+
+async def maintenance(stage: Stage) -> None:
+    """A job between two turns; waking input comes during it."""
+    async with stage.open_engine() as engine, stage.open_agent(engine) as agent:
+
+        async def job() -> None:
+            tell(stage, "inject", "a note")
+            await trio.sleep(0.1)
+            tell(stage, "followup", "wake")
+            await trio.sleep(0.1)
+
+        tell(stage, "followup", "first")
+        await agent.wait_idle()
+        try:
+            await agent.run_maintenance(job)
+        except REFUSED:
+            pass
+        await agent.wait_idle()
+
+
+async def asking(stage: Stage) -> None:
+    """Three asks at once behind a prompt; one gives up while it is pending, one while claimed."""
+    async with stage.open_engine() as engine, stage.open_agent(engine) as agent:
+
+        async def ask(text: str, patience: float) -> None:
+            message = UserMessage(text)
+            stage.sent.append(message.id)
+            try:
+                with trio.move_on_after(patience):
+                    await agent.ask(message)
+            except REFUSED:
+                pass
+            finally:
+                if message.id not in _recorded(agent.session):
+                    stage.sent.remove(message.id)  # given up before it was sent
+
+        tell(stage, "followup", "first")
+        async with nursery_of_the_host() as nursery:
+            nursery.start_soon(ask, "patient", 100)
+            nursery.start_soon(ask, "pending", 0.15)
+            nursery.start_soon(ask, "claimed", 0.5)
+        await agent.wait_idle()
+
+
+def _recorded(session: Session) -> set[str]:
+    return {
+        message.id
+        for event in session.events
+        if isinstance(event.data, InboxSpliced)
+        for message in event.data.inserted
+    }
+
+
+async def asked(stage: Stage) -> None:
+    """What most programs do: ask, and ask again."""
+    async with stage.open_engine() as engine, stage.open_agent(engine) as agent:
+        try:
+            await agent.ask("first")
+            await agent.ask("second")
+        except REFUSED:
+            pass
+
+
+def watch_all(stage: Stage, engine: Engine) -> list[Session]:
+    """Every session of the engine, also those that the stage forgets."""
+    sessions: list[Session] = []
+    engine.scope.hooks.session_created.listen(sessions.append)
+    return sessions
+
+
+def check_all(stage: Stage, sessions: list[Session]) -> None:
+    for session in sessions:
+        stage.problems += [
+            f"{problem} (in {session.id})"
+            for problem in check_invariants(Evidence(list(session.events)))
+            if problem[0] not in "45"  # of bodies only the stage knows
+        ]
+        stage.problems += [f"7. {session.id} is attached"] if session.attached else []
+
+
+async def family(stage: Stage) -> None:
+    """A tool asks a child that lives in its block; another child lives beside the turn."""
+    sessions: list[Session] = []
+
+    @tool
+    async def delegate(run: ToolRun) -> str:
+        """Delegate."""
+        parent = engine.agents.get(run.agent.id)
+        try:
+            async with engine.open_agent(
+                provider="scripted", model="m", parent=parent, session_id="child"
+            ) as child:
+                return (await child.ask("do it")).text
+        except REFUSED as error:
+            return f"refused: {type(error).__name__}"
+
+    try:
+        async with stage.open_engine([delegate]) as engine:
+            sessions = watch_all(stage, engine)
+            async with stage.open_agent(engine) as agent:
+                try:
+                    side = await engine.agents.create(
+                        provider="scripted", model="m", parent=agent, session_id="side"
+                    )
+                    side.agent.followup("aside")
+                except REFUSED:
+                    pass
+                if not agent.disposed:
+                    agent.followup("delegate")
+                    agent.followup("then")
+                await agent.wait_idle()
+    finally:
+        check_all(stage, sessions)
+
+
+def family_model() -> ScriptedModel:
+    def reply(request: Any) -> Any:
+        last = request.messages[-1]
+        text = "".join(getattr(block, "text", "") for block in last.content)
+        if text == "delegate":
+            return answer(Delay(0.1), call("delegate"))
+        return answer(Delay(0.1), say("fine"), Delay(0.1))
+
+    return ScriptedModel(reply)
+
+
+async def resumed(stage: Stage) -> None:
+    """A first life with a turn and pending input, then a second in the same run."""
+    async with stage.open_engine() as engine:
+        handle = await engine.agents.create(provider="scripted", model="m", session_id="r")
+        stage.agent, stage.handle = handle.agent, handle
+        tell(stage, "followup", "first")
+        await handle.agent.wait_idle()
+        tell(stage, "inject", "pending")
+    async with stage.open_engine() as engine, stage.open_agent(engine, resume="r") as agent:
+        tell(stage, "followup", "second")
+        await agent.wait_idle()
+
+
+async def slow_store(stage: Stage) -> None:
+    """Every write takes its time; the agent is left while an ending is being flushed."""
+    store = Faults()
+
+    async def slow() -> None:
+        await trio.sleep(0.1)
+
+    store.at.update(create=slow, created=slow, flush=slow, close=slow, closed=slow)
+    stage.store = store  # type: ignore[assignment]
+
+    @tool(parallel=True)
+    async def look(run: ToolRun) -> str:
+        """Look."""
+        async with stage.body(run):
+            await trio.sleep(0.1)
+        return "seen"
+
+    async with stage.open_engine([look]) as engine, stage.open_agent(engine) as agent:
+        tell(stage, "followup", "look")
+        tell(stage, "followup", "then")
+        await agent.wait_status("running")
+        with trio.move_on_after(10):  # a turn that was cut before it opened never ends
+            async for event in agent.session.follow():
+                if isinstance(event.data, TurnEnd):
+                    tell(stage, "steer", "late")
+                    break
+    # As if no store had been there: a second life reads what is stored.
+    store.at.clear()
+
+
+def looking() -> ScriptedModel:
+    return ScriptedModel(
+        [
+            answer(say("Looking."), call("look", id="c1"), call("look", id="c2")),
+            answer(Delay(0.1), "done"),
+            "more",
+            "more",
+            "more",
+            "more",
+        ]
+    )
+
+
+async def failing(stage: Stage) -> None:
+    """A rejection, a failure that is retried, one that is not, and a queue behind them."""
+    async with stage.open_engine() as engine:
+
+        async def reject_first(value: Any, proceed: Any) -> Any:
+            await trio.lowlevel.checkpoint()
+            return Reject() if value.turn == 1 else await proceed()
+
+        async def retry_once(value: Any, proceed: Any) -> Any:
+            await trio.sleep(0.1)
+            return Retry() if value.attempt == 1 else await proceed()
+
+        engine.scope.hooks.pre_step.listen(reject_first)
+        engine.scope.hooks.request_error.listen(retry_once)
+        async with stage.open_agent(engine) as agent:
+            for text in ("rejected", "retried", "failed"):
+                tell(stage, "inject", f"a note on {text}")
+                tell(stage, "followup", text)
+                await agent.wait_idle()
+            tell(stage, "followup", "last")
+            await agent.wait_idle()
+
+
+def failing_model() -> ScriptedModel:
+    bad = answer(think("hm"), Delay(0.1), say("half"), finish_error())
+    return ScriptedModel([bad, answer(Delay(0.1), "ok"), bad, bad, "last", "more", "more"])
+
+
+async def drafted(stage: Stage) -> None:
+    """Disposal by a handle, from another task, while a tool cleans up under a shield."""
+
+    @tool
+    async def stubborn(run: ToolRun) -> str:
+        """Stubborn."""
+        async with stage.body(run):
+            with trio.CancelScope(shield=True):
+                await trio.sleep(0.3)
+        return "all the same"
+
+    async with stage.open_engine([stubborn]) as engine, nursery_of_the_host() as nursery:
+        handle = await engine.agents.create(provider="scripted", model="m", session_id="d")
+        stage.agent, stage.handle = handle.agent, handle
+        tell(stage, "followup", "go")
+        await trio.sleep(0.1)
+        nursery.start_soon(handle.dispose)
+        nursery.start_soon(handle.dispose)
+        await trio.sleep(0.1)
+        tell(stage, "followup", "while it drains")
+
+
+def stubborn_model() -> ScriptedModel:
+    return ScriptedModel([call("stubborn", id="c1"), "more", "more", "more"])
+
+
+SCENARIOS: dict[str, tuple[Scenario, Callable[[], ScriptedModel]]] = {
+    "maintenance": (maintenance, slowly("first", "second")),
+    "asking": (asking, slowly("first", "a", "b", "c")),
+    "asked": (asked, slowly("first", "second")),
+    "family": (family, family_model),
+    "resumed": (resumed, slowly("first", "second")),
+    "slow store": (slow_store, looking),
+    "failing": (failing, failing_model),
+    "drafted": (drafted, stubborn_model),
+}
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.name)
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_every_point_of_a_small_scenario_keeps_the_invariants(name: str, source: Source) -> None:
+    """C67 C34 C16 C28 C32 C134 C176 and the eight: one small scenario, one source."""
+    scenario, model = SCENARIOS[name]
+    report = explore(scenario, model, name=name, sources=[source])
+    assert report.violations == []
+    assert report.points >= 10
+
+
+ENDED_BY = {"user": "UserCause", "user, inbox kept": "UserCause", "hook": "HookCause"}
+"""All the others end a turn ``disposed``."""
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.name)
+@pytest.mark.parametrize("name", ["resumed", "slow store", "maintenance", "asked", "failing"])
+def test_a_turn_that_was_cut_says_who_cut_it(name: str, source: Source) -> None:
+    """DESIGN 4 "who ends what" and C127: at whatever point it strikes, a source leaves no other
+    cause than its own; or that of disposal, with which every block is left."""
+    scenario, model = SCENARIOS[name]
+    allowed = {f"Aborted {ENDED_BY.get(source.name)}", "Aborted DisposedCause"}
+
+    def check(evidence: Evidence) -> list[str]:
+        ends = [event.data for event in evidence.events if isinstance(event.data, TurnEnd)]
+        kinds = {kind_of(end.ending) for end in ends}
+        return sorted(kind for kind in kinds - allowed if kind.startswith("Aborted"))
+
+    report = explore(scenario, model, name=name, sources=[source], check=check)
+    assert {v.problem for v in report.violations if v.problem.startswith("Aborted")} == set()
