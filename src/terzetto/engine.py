@@ -277,6 +277,8 @@ def _leave_engine(
     if unsaved and not _host_stops(body) and not _host_stops(ours):
         names = ", ".join(f"{name} ({reason})" for name, reason in unsaved.items())
         failures.append(StoreError(f"not saved: {names}"))
+    stops = [failure for failure in failures if isinstance(failure, KeyboardInterrupt)]
+    failures = [f for f in failures if f not in stops[1:]]  # a second Ctrl-C says no more
     if len(failures) > 1:
         raise BaseExceptionGroup("several things failed while an engine was left", failures)
     if failures:

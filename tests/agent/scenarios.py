@@ -8,7 +8,7 @@ import trio
 
 from terzetto import RequestFailed, Retry, ToolRun, tool
 from terzetto.llm.scripted import Delay, ScriptedModel, answer, call, finish_error, say, think
-from terzetto.testing._explorer import Stage
+from terzetto.testing import Stage
 
 
 def make_model() -> ScriptedModel:

@@ -26,6 +26,7 @@ from tests.agent.kit import (
 
 from terzetto import (
     Agent,
+    AgentView,
     Engine,
     InvalidValue,
     JsonlStore,
@@ -243,7 +244,7 @@ def test_the_order_of_a_creation(kind: str) -> None:
         store = Faults()
         order: list[str] = []
 
-        def note(name: str, agent: Agent) -> None:
+        def note(name: str, agent: AgentView) -> None:
             listed = engine.agents.get("a") is agent
             order.append(f"{name}{' (listed)' if listed else ''}")
 
@@ -1100,10 +1101,11 @@ async def test_others_may_wait_while_an_agent_is_being_created() -> None:
         async def created(view: Any) -> None:
             await gate.wait()
 
+        def setup(agent: Agent) -> None:
+            agent.followup("held")
+
         async def create() -> None:
-            await engine.agents.create(
-                **ROUTE, session_id="a", setup=lambda agent: agent.followup("held") and None
-            )
+            await engine.agents.create(**ROUTE, session_id="a", setup=setup)
 
         async def wait_engine() -> None:
             await engine.wait_idle()
@@ -1223,13 +1225,17 @@ async def test_creations_by_agents_see_their_causal_parent() -> None:
 
 
 @played
-async def test_replaying_a_stored_log_gives_the_same_place() -> None:
-    """C2 C3: the inbox is there, readable, before the agent runs; one driver per session."""
+async def test_the_inbox_is_there_before_the_agent_runs_and_one_driver_has_the_session() -> None:
+    """C2 C3: readable in setup; an open turn is replayed as one; no second agent on the session."""
+    seen: list[int] = []
     store = Faults()
-    async with engine_on(answer_hangs(), store=store) as engine:
-        handle = await engine.agents.create(
-            **ROUTE, session_id="a", setup=lambda agent: seen.append(len(agent.inbox)) or None
-        )
+    model = ScriptedModel(lambda request: answer(say("x"), Hang()))
+
+    def setup(agent: Agent) -> None:
+        seen.append(len(agent.inbox))
+
+    async with engine_on(model, store=store) as engine:
+        handle = await engine.agents.create(**ROUTE, session_id="a", setup=setup)
         handle.agent.followup("x")
         await settled()
         again = Session(SessionHeader(id=SessionId("x"), created_ms=0), now_ms=lambda: 0)
@@ -1238,13 +1244,6 @@ async def test_replaying_a_stored_log_gives_the_same_place() -> None:
         with pytest.raises(AgentExists):
             await engine.agents.resume("a")
     assert seen == [0]
-
-
-seen: list[int] = []
-
-
-def answer_hangs() -> ScriptedModel:
-    return ScriptedModel(lambda request: answer(say("x"), Hang()))
 
 
 @played

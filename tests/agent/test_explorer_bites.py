@@ -26,7 +26,7 @@ from terzetto import ToolRun, tool
 from terzetto.llm.scripted import Delay, ScriptedModel, answer, call, say
 from terzetto.session import PendingInput, Place, Session
 from terzetto.stores._memory import MemoryHandle
-from terzetto.testing._explorer import SOURCES, Report, Source, Stage, explore
+from terzetto.testing import SOURCES, Report, Source, Stage, explore
 from terzetto.tools._outcome import aborted, aborted_before_dispatch, success
 from terzetto.vocabulary import (
     AssistantMessageEvent,
@@ -42,6 +42,7 @@ from terzetto.vocabulary import (
     ToolResultBlock,
     ToolResultEvent,
     TurnEnd,
+    UserCause,
     texts,
 )
 
@@ -128,7 +129,7 @@ def test_the_scene_itself_is_clean(source: Source) -> None:
     """Nothing broken, nothing found: else no mutant would prove anything."""
     report = run(source.name)
     assert report.violations == []
-    assert report.points >= 30
+    assert report.points >= (3 if source.inside else 30)
 
 
 # --- closers --------------------------------------------------------------------------
@@ -212,7 +213,7 @@ def test_3_a_prefix_that_is_changed(monkeypatch: pytest.MonkeyPatch) -> None:
         if draft is None or not draft.data.interrupted:  # type: ignore[union-attr]
             return draft
         message = draft.data.message  # type: ignore[union-attr]
-        content = tuple(evolve(block, text=block.text.strip()) for block in message.content)
+        content = tuple(evolve(block, text=block.text.strip()) for block in message.content)  # type: ignore[union-attr]
         return evolve(draft, data=evolve(draft.data, message=evolve(message, content=content)))
 
     monkeypatch.setattr(recovery_module, "anchor_draft", stripped)
@@ -471,9 +472,8 @@ def test_7_an_interrupt_that_leaves_in_a_group(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_the_ending_says_who_ended_the_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """DESIGN 4 "who ends what": under the host's cancel the ending is `disposed`. Here it is an
-    `error` made of the `Cancelled`, and the claimed input is consumed instead of kept."""
-    monkeypatch.setattr(driver_module, "_goes_on", lambda error: None)
+    """DESIGN 4 "who ends what": under the host's cancel the ending is `disposed`, not `user`."""
+    monkeypatch.setattr(driver_module, "DisposedCause", UserCause)
     assert run("host cancel").violations, "nobody looks at the ending"
 
 

@@ -448,7 +448,7 @@ def test_an_outcome_that_is_malformed_does_not_hang_the_batch(
 
 @pytest.mark.parametrize("point", ["tool_pre_execute", "approver"])
 def test_a_policy_that_ends_under_a_shield_after_the_cancel_does_not_hang(point: str) -> None:
-    """BC-50 BC-03: a slow policy that may not be interrupted is waited for; its call is unstarted."""
+    """BC-50 BC-03: a policy that may not be interrupted is waited for; its call is unstarted."""
 
     @played
     async def run() -> None:

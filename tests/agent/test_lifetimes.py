@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import logging
+import weakref
 from typing import Any
 
 import pytest
 import trio
+import trio.testing
 from tests.agent.kit import (
     ROUTE,
     Faults,
@@ -25,13 +28,17 @@ from tests.agent.kit import (
     texts_of,
 )
 
+import terzetto
 from terzetto import (
     Agent,
     AgentDisposed,
     Engine,
+    Event,
     InvalidValue,
+    JsonlStore,
     MemoryStore,
     MessageDiscarded,
+    Session,
     StoreError,
     ToolRun,
     UserMessage,
@@ -42,6 +49,7 @@ from terzetto import (
 from terzetto.agent import Driven, LoopDriver
 from terzetto.agent._initiator import initiated_by, require_agent
 from terzetto.llm.scripted import Delay, Gate, Hang, ScriptedModel, answer, call, say
+from terzetto.session import replay
 from terzetto.vocabulary import (
     Aborted,
     AgentExists,
@@ -909,12 +917,13 @@ def test_a_parent_that_goes_at_any_step_of_a_childs_creation(at: int, slow: bool
             parent = await engine.agents.create(**ROUTE, session_id="p")
             steps = Steps(at, parent.begin_disposal)
             trio.lowlevel.add_instrument(steps)
+
+            def setup(agent: Agent) -> None:
+                agent.followup("held")
+
             try:
                 await engine.agents.create(
-                    **ROUTE,
-                    session_id="c",
-                    parent=parent.agent,
-                    setup=lambda agent: agent.followup("held") and None,
+                    **ROUTE, session_id="c", parent=parent.agent, setup=setup
                 )
             except AgentDisposed:
                 pass
@@ -1569,3 +1578,196 @@ async def test_a_gate_that_opens_as_the_block_is_left_changes_nothing_afterwards
         await settled()
         assert len(agent.session.events) == length
     check(agent.session)
+
+
+# --- followers, checkpoints, leaks --------------------------------------------------------
+
+
+@pytest.mark.parametrize("durable", [False, True], ids=["live", "durable"])
+def test_a_follower_ends_with_the_session_and_has_seen_all_of_it(durable: bool) -> None:
+    """DESIGN 1: "it ends when the session is detached"; a reader outside the block misses
+    nothing, the last `turn/end` included."""
+
+    @played
+    async def run() -> None:
+        store = Faults()
+        seen: list[Event] = []
+
+        async def follow(session: Session) -> None:
+            async for event in session.follow(durable=durable):
+                seen.append(event)
+
+        async with trio.open_nursery() as nursery:
+            async with engine_on(hanging(), store=store) as engine:
+                agent = (await engine.agents.create(**ROUTE, session_id="a")).agent
+                nursery.start_soon(follow, agent.session)
+                agent.followup("go")
+                await settled()
+        assert seen == list(agent.session.events)
+
+    run()
+
+
+@pytest.mark.parametrize("how", ["break", "raise", "cancel", "elsewhere", "dropped"])
+def test_a_reader_may_leave_a_follow_as_it_likes(how: str) -> None:
+    """BC-11: nothing to close, nothing that breaks; the user's exception is unchanged."""
+
+    @played
+    async def run() -> None:
+        mine = ValueError("mine")
+        model = ScriptedModel(lambda r: answer(say("a b c"), Hang()))
+        async with engine_on(model) as engine, engine.open_agent(**ROUTE) as agent:
+            agent.followup("go")
+            if how == "break":
+                async for _ in agent.session.follow():
+                    break
+            elif how == "raise":
+                with pytest.raises(ValueError) as caught:  # noqa: PT011
+                    async for _ in agent.session.follow():
+                        raise mine
+                assert caught.value is mine
+            elif how == "cancel":
+                with trio.move_on_after(1) as scope:
+                    async for _ in agent.session.follow():
+                        pass
+                assert scope.cancelled_caught
+            else:
+                follower = agent.session.follow()
+                await follower.__anext__()
+                if how == "elsewhere":
+                    async with trio.open_nursery() as nursery:
+                        nursery.start_soon(follower.__anext__)
+                del follower
+                gc.collect()
+        assert ending_kinds(agent.session) == ["Aborted DisposedCause"]
+        check(agent.session)
+
+    run()
+
+
+@played
+async def test_every_public_async_function_is_a_checkpoint() -> None:
+    """STYLE 8: "a public async def may block and is always a checkpoint"."""
+    store = Faults()
+    async with engine_on(talking(), store=store) as engine:
+        with trio.testing.assert_checkpoints():
+            handle = await engine.agents.create(**ROUTE, session_id="a")
+        agent = handle.agent
+
+        async def nothing() -> None:
+            return None
+
+        for call in (
+            lambda: agent.ask("x"),
+            agent.wait_idle,
+            lambda: agent.wait_status("idle"),
+            lambda: agent.run_maintenance(nothing),
+            agent.session.read,
+            agent.session.follow().__anext__,
+            engine.wait_idle,
+            handle.dispose,
+            handle.dispose,
+            agent.wait_idle,
+            lambda: agent.wait_status("running"),
+            lambda: engine.agents.resume("a"),
+        ):
+            with trio.testing.assert_checkpoints():
+                await call()
+
+
+def test_nothing_keeps_a_disposed_agent_alive() -> None:
+    """C177 "no global state": an engine that runs for months makes many agents."""
+    gone: list[weakref.ref[Agent]] = []
+
+    async def run() -> None:
+        async with engine_on(talking(), store=Faults()) as engine:
+            for _ in range(3):
+                async with engine.open_agent(**ROUTE) as agent:
+                    await agent.ask("x")
+                    gone.append(weakref.ref(agent))
+                del agent
+            await settled()
+            gc.collect()
+            assert [ref() for ref in gone] == [None] * 3
+
+    played(run)()
+
+
+@pytest.mark.parametrize("trouble", ["hangs", "raises"])
+def test_an_adapter_that_cannot_be_closed_holds_nobody_up(
+    trouble: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """`open_engine`: "seconds that closing a store or an adapter may take"."""
+
+    class Troubled(ScriptedModel):
+        async def aclose(self) -> None:
+            closed.append(self.provider)
+            if trouble == "raises":
+                raise OSError("reset")
+            await trio.sleep_forever()
+
+    closed: list[str] = []
+
+    async def run() -> None:
+        start = trio.current_time()
+        async with engine_on(Troubled(), shutdown_timeout=3):
+            pass
+        assert closed == ["scripted"]
+        assert trio.current_time() - start <= 3
+
+    played(run)()
+
+
+# --- real files, real threads --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", ["api", "outer deadline", "sibling's exception"])
+async def test_a_cut_turn_is_on_disk_whoever_cut_it(way: str, tmp_path: Any) -> None:
+    """BC-10 C32 C176: the delivered prefix, one `step/end` and one `turn/end` with its cause, read
+    back from the files of a store that writes in threads."""
+    mine = KeyError("mine")
+    reached = trio.Event()
+
+    async def program() -> None:
+        async with terzetto.open_engine(
+            adapters=[hanging("One. Two. Thr")], store=JsonlStore(tmp_path)
+        ) as engine:
+            async with engine.open_agent(**ROUTE, session_id="a") as agent:
+                agent.followup("go")
+                async for event in agent.session.follow():
+                    if "Thr" in str(getattr(event.data, "chunk", "")):
+                        break
+                reached.set()
+                if way == "api":
+                    agent.cancel()
+                    await agent.wait_idle()
+                else:
+                    await trio.sleep_forever()
+
+    async def sibling() -> None:
+        await reached.wait()
+        raise mine
+
+    if way == "api":
+        await program()
+    elif way == "outer deadline":
+        with trio.CancelScope() as host:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(program)
+                await reached.wait()
+                host.deadline = trio.current_time()
+        assert host.cancelled_caught
+    else:
+        with pytest.raises(ExceptionGroup) as caught:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(program)
+                nursery.start_soon(sibling)
+        assert caught.value.exceptions == (mine,)
+    header, events = await JsonlStore(tmp_path).read("a")
+    session = Session(header, now_ms=lambda: 0)
+    replay(session, events)
+    cause = "UserCause" if way == "api" else "DisposedCause"
+    assert ending_kinds(session) == [f"Aborted {cause}"]
+    assert kinds(session).count("StepEnd") == 1
+    assert texts_of(session.history())[-1] == "One. Two. Thr"
+    check(session)

@@ -847,7 +847,10 @@ def test_an_interrupt_in_an_observer_of_every_closer(number: int) -> None:
     done: list[int] = []
 
     def setup(engine: Engine, _: list[Agent]) -> None:
-        engine.scope.hooks.session_created.listen(lambda s: s.observe(strike))
+        engine.scope.hooks.session_created.listen(watch)
+
+    def watch(session: Session) -> None:
+        session.observe(strike)
 
     def strike(event: Any) -> None:
         if isinstance(event.data, AssistantMessageEvent) and not cancelled_at:
@@ -918,6 +921,37 @@ def test_an_interrupt_while_the_block_waits_for_teardown() -> None:
     with pytest.raises((KeyboardInterrupt, BaseExceptionGroup)) as caught:
         play(run)
     assert all(isinstance(leaf, KeyboardInterrupt) for leaf in parts(caught.value))
+    assert agents[0].disposed
+    check(agents[0].session)
+
+
+def test_a_second_interrupt_while_the_first_is_on_its_way_is_not_a_group() -> None:
+    """DESIGN 4 and BC-56 (e): Ctrl-C twice is one KeyboardInterrupt: "a group leaves only when
+    something of ours failed as well", and two of the host's stops are no failure of ours."""
+    agents: list[Agent] = []
+
+    @tool
+    async def deaf() -> str:
+        """Deaf."""
+        with trio.CancelScope(shield=True):
+            await trio.sleep(5)
+            sigint()
+            await trio.sleep(5)
+        return ""
+
+    async def run() -> None:
+        async with engine_on(ScriptedModel([call("deaf", id="c")]), [deaf]) as engine:
+            async with engine.open_agent(**ROUTE) as agent:
+                agents.append(agent)
+                agent.followup("go")
+                await settled()
+                sigint()
+                await trio.sleep_forever()
+
+    with pytest.raises((KeyboardInterrupt, BaseExceptionGroup)) as caught:
+        play(run)
+    assert isinstance(caught.value, KeyboardInterrupt), repr(caught.value)
+    assert ending_kinds(agents[0].session) == ["Aborted DisposedCause"]
     assert agents[0].disposed
     check(agents[0].session)
 

@@ -269,8 +269,8 @@ def _take_node(nodes: list[v.Event], event: v.Event) -> None:
         nodes.append(event)
     elif isinstance(op, v.Replace):
         span = _span(nodes, op)
-        assert span is not None
-        nodes[span] = [event]
+        if span is not None:  # else the log is illegal from here on
+            nodes[span] = [event]
 
 
 def nodes_of(events: Iterable[v.Event]) -> list[v.Event]:

@@ -254,8 +254,10 @@ def a_start_waits_for_a_commit_in_progress(play: Play) -> Iterator[str]:
 
 
 def ready_results_come_before_refills(play: Play) -> Iterator[str]:
-    """DESIGN 7: without listeners that let others run in between, to the very step."""
-    if play.plan.pre or play.cancelled:
+    """DESIGN 7: to the very step, without listeners that let others run in between, and
+    without timeouts, whose own task ends a step after the body."""
+    timed = any(call.timeout is not None for call in play.plan.calls)
+    if play.plan.pre or play.cancelled or timed:
         return
     settled, committed = set[str](), 0
     for entry in play.timeline.entries:

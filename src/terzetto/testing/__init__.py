@@ -1,11 +1,8 @@
 """What your own tests can import: the explorer of cancellations and its invariants."""
 
 from ._explorer import (
-    SOURCES as SOURCES,
     Report as Report,
     Scenario as Scenario,
-    Source as Source,
-    Stage as Stage,
     Violation as Violation,
     explore as explore,
 )
@@ -15,3 +12,4 @@ from ._invariants import (
     check_invariants as check_invariants,
     history_is_valid as history_is_valid,
 )
+from ._stage import SOURCES as SOURCES, Source as Source, Stage as Stage

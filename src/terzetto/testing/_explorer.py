@@ -11,11 +11,8 @@ invariants, the host's own cancellation, and a second life of the same session.
 
 from __future__ import annotations
 
-import math
 import random
-import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeAlias
 
 import trio
@@ -23,177 +20,41 @@ import trio.testing
 from attrs import define, field, frozen
 from trio._core import _run
 
-from ..agent import Agent, AgentHandle
-from ..engine import Engine, open_engine
-from ..llm import Adapter, ChunkStream, PreparedCall
-from ..session import Session
-from ..stores import MemoryStore
-from ..tools import Tool, ToolRun
+from ..engine import open_engine
+from ..llm import Adapter
+from ..session import Session, replay
 from ..vocabulary import (
-    CallConfig,
-    DefaultField,
+    Aborted,
     DisposedCause,
     Event,
-    HookCause,
-    MessageId,
-    ModelInfo,
-    Request,
-    UserMessage,
+    ParentCause,
+    SessionHeader,
+    SessionId,
+    TurnEnd,
+    UserCause,
 )
-from ._invariants import BodyRecord, Evidence, check_invariants, history_is_valid
-
-Strike: TypeAlias = Callable[["Stage"], None]
-
-
-@frozen
-class Source:
-    """Somebody who may cut a scenario short. *host*: the whole program is stopped."""
-
-    name: str
-    strike: Strike
-    host: bool = False
-
-
-@define(eq=False)
-class Stage:
-    """What a scenario plays on, and what it leaves behind for the checks.
-
-    Open engines with `open_engine` and agents with `open_agent`; wrap tool bodies with
-    `body` so that the explorer knows which of them ran.
-    """
-
-    adapter: Adapter
-    store: MemoryStore = field(factory=MemoryStore)
-    agent: Agent | None = None
-    handle: AgentHandle | None = None
-    session: Session | None = None
-    scope: trio.CancelScope = field(factory=trio.CancelScope)
-    bodies: list[BodyRecord] = field(factory=list)
-    sent: list[MessageId] = field(factory=list)
-    requests: list[Request] = field(factory=list)
-    problems: list[str] = field(factory=list)
-    struck: bool = False
-
-    @asynccontextmanager
-    async def open_engine(
-        self, tools: Iterable[Tool] = (), *, max_parallel_tool_calls: int = 10
-    ) -> AsyncIterator[Engine]:
-        """An engine on the stage's store and model."""
-        async with open_engine(
-            adapters=[self.adapter],
-            tools=tools,
-            store=self.store,
-            max_parallel_tool_calls=max_parallel_tool_calls,
-            now_ms=_Clock(),
-        ) as engine:
-            engine.scope.hooks.session_created.listen(self._watch)
-            yield engine
-
-    @asynccontextmanager
-    async def open_agent(
-        self, engine: Engine, *, resume: str | None = None
-    ) -> AsyncIterator[Agent]:
-        """The scenario's agent, known to the sources that cancel it."""
-        provider = self.adapter.provider
-        async with engine.open_agent(provider=provider, model="m", resume=resume) as agent:
-            self.agent = agent
-            yield agent
-
-    def send(self, how: str, text: str) -> None:
-        """Send *text* to the agent as a follow-up, steering or injection, on the record."""
-        assert self.agent is not None
-        message = UserMessage(text)
-        getattr(self.agent, how)(message)
-        self.sent.append(message.id)
-
-    @asynccontextmanager
-    async def body(self, run: ToolRun) -> AsyncIterator[None]:
-        """Around a tool body: records that it ran, when, and how it ended."""
-        assert self.session is not None
-        cancelled = trio.current_effective_deadline() == -math.inf
-        record = BodyRecord(run.call_id, len(self.session.events), cancelled)
-        self.bodies.append(record)
-        try:
-            yield
-            record.returned = True
-        finally:
-            record.left_at = len(self.session.events)
-
-    def _watch(self, session: Session) -> None:
-        self.session = session
-
-
-class _Clock:
-    """Milliseconds that only go forward by being asked."""
-
-    def __init__(self) -> None:
-        self._now = 0
-
-    def __call__(self) -> int:
-        self._now += 1
-        return self._now
-
+from ._invariants import Evidence, check_invariants, history_is_valid
+from ._stage import SOURCES, Recording, Source, Stage, Ticks
 
 Scenario: TypeAlias = Callable[[Stage], Awaitable[None]]
-
-
-def _user(stage: Stage) -> None:
-    if stage.agent is not None:
-        stage.agent.cancel()
-
-
-def _keeping(stage: Stage) -> None:
-    if stage.agent is not None:
-        stage.agent.cancel(keep_inbox=True)
-
-
-def _hook(stage: Stage) -> None:
-    if stage.agent is not None:
-        stage.agent.cancel(HookCause("explored"))
-
-
-def _dispose(stage: Stage) -> None:
-    if stage.agent is not None:
-        stage.agent._state.begin_closing(DisposedCause(), keep_inbox=False)
-
-
-def _host(stage: Stage) -> None:
-    stage.scope.cancel(reason="explored")
-
-
-def _deadline(stage: Stage) -> None:
-    stage.scope.deadline = trio.current_time() - 1
-
-
-def _interrupt(stage: Stage) -> None:
-    signal.raise_signal(signal.SIGINT)
-
-
-SOURCES: tuple[Source, ...] = (
-    Source("user", _user),
-    Source("user, inbox kept", _keeping),
-    Source("hook", _hook),
-    Source("dispose", _dispose),
-    Source("host cancel", _host, host=True),
-    Source("host deadline", _deadline, host=True),
-    Source("KeyboardInterrupt", _interrupt, host=True),
-)
+MakeAdapter: TypeAlias = Callable[[], Adapter]
 
 
 class _Striker(trio.abc.Instrument):
     """Strikes before the *point*-th task step, once."""
 
-    def __init__(self, stage: Stage, source: Source | None, point: int) -> None:
+    def __init__(self, stage: Stage) -> None:
         self.stage = stage
-        self.source = source
-        self.point = point
         self.steps = 0
 
     def before_task_step(self, task: trio.lowlevel.Task) -> None:
         self.steps += 1
-        if self.source is not None and self.steps == self.point:
-            self.stage.struck = True
-            self.source.strike(self.stage)
+        stage = self.stage
+        if stage.source is None or stage.source.inside is not None:
+            return
+        if self.steps == stage.point:
+            stage.struck = True
+            stage.source.strike(stage)
 
 
 @frozen
@@ -220,7 +81,7 @@ class Report:
 
 def explore(
     scenario: Scenario,
-    make_adapter: Callable[[], Adapter],
+    make_adapter: MakeAdapter,
     *,
     name: str = "scenario",
     sources: Sequence[Source] = SOURCES,
@@ -242,18 +103,17 @@ def explore(
         stride: Every how many points to strike; 1 is all of them.
     """
     report = Report()
-    unstruck = _play(scenario, make_adapter, None, 0, seed)
+    unstruck = _play(scenario, make_adapter, None, 0, seed, check)
     report.steps = unstruck.steps
-    found = unstruck.problems + check(unstruck.evidence)
-    report.violations += [Violation(name, "nobody", 0, problem) for problem in found]
+    report.violations += [Violation(name, "nobody", 0, p) for p in unstruck.problems]
     for source in sources:
         for point in range(1, limit + 1, stride):
-            outcome = _play(scenario, make_adapter, source, point, seed)
+            outcome = _play(scenario, make_adapter, source, point, seed, check)
             if not outcome.struck:
                 break
             report.points += 1
-            found = outcome.problems + check(outcome.evidence)
-            report.violations += [Violation(name, source.name, point, problem) for problem in found]
+            found = outcome.problems + _ending_problems(outcome.events, unstruck.events, source)
+            report.violations += [Violation(name, source.name, point, p) for p in found]
         else:
             report.violations.append(Violation(name, source.name, limit, "it never ended"))
     return report
@@ -263,22 +123,22 @@ def explore(
 class _Outcome:
     struck: bool
     steps: int
-    evidence: Evidence
+    events: Sequence[Event]
     problems: list[str]
 
 
 def _play(
     scenario: Scenario,
-    make_adapter: Callable[[], Adapter],
+    make_adapter: MakeAdapter,
     source: Source | None,
     point: int,
     seed: int,
+    check: Callable[[Evidence], list[str]],
 ) -> _Outcome:
     """One run of the scenario, struck once; then a second life of its session."""
-    stage = Stage(make_adapter())
-    striker = _Striker(stage, source, point)
-    problems: list[str] = []
-    interrupted = False
+    stage = Stage(Recording(make_adapter()), source, point)
+    striker = _Striker(stage)
+    problems = stage.problems
 
     async def main() -> None:
         baseline = trio.lowlevel.current_statistics().tasks_living
@@ -289,38 +149,79 @@ def _play(
             problems.append(f"7. {left} tasks are alive after the engine was left")
 
     _seed_scheduler(seed)
+    clock = trio.testing.MockClock(autojump_threshold=0)
+    interrupted = False
     try:
-        trio.run(
-            main,
-            clock=trio.testing.MockClock(autojump_threshold=0),
-            instruments=[striker],
-            strict_exception_groups=True,
-        )
+        trio.run(main, clock=clock, instruments=[striker], strict_exception_groups=True)
     except KeyboardInterrupt:
         interrupted = True
     except BaseException as error:  # whatever leaves a scenario is reported, not raised
         problems.append(f"7. {type(error).__name__} left the run: {error}")
-    if interrupted and (source is None or source.name != "KeyboardInterrupt"):
+    by_interrupt = source is not None and source.name.startswith("KeyboardInterrupt")
+    if interrupted and not by_interrupt:
         problems.append("7. a KeyboardInterrupt that nobody sent")
-    events: Sequence[Event] = list(stage.session.events) if stage.session is not None else []
-    problems += stage.problems
+    if by_interrupt and source is not None and source.inside and stage.struck and not interrupted:
+        problems.append("7. a KeyboardInterrupt was swallowed")
+    problems += [f"8. {p}" for r in stage.adapter.requests for p in history_is_valid(r.messages)]
+    for session in stage.sessions:
+        mine = session is stage.session
+        evidence = Evidence(
+            list(session.events),
+            stage.bodies if mine else None,
+            stage.sent if mine else (),
+            stage.reviewed,
+        )
+        problems += check(evidence) + _drift(session)
     if stage.session is not None and stage.struck:
         problems += _second_life(stage, make_adapter, seed)
-    return _Outcome(
-        stage.struck, striker.steps, Evidence(events, stage.bodies, stage.sent), problems
-    )
+    events = list(stage.session.events) if stage.session is not None else []
+    return _Outcome(stage.struck, striker.steps, events, problems)
 
 
-def _second_life(stage: Stage, make_adapter: Callable[[], Adapter], seed: int) -> list[str]:
+def _drift(session: Session) -> list[str]:
+    """The history derived as the log grew equals the one derived from scratch."""
+    fresh = Session(SessionHeader(id=SessionId("check"), created_ms=0), now_ms=lambda: 0)
+    try:
+        replay(fresh, session.events)
+    except Exception as error:
+        return [f"8. the log does not replay: {error}"]
+    same = list(fresh.history()) == list(session.history())
+    return [] if same else ["8. the history has drifted from its log"]
+
+
+def _ending_problems(
+    events: Sequence[Event], unstruck: Sequence[Event], source: Source
+) -> list[str]:
+    """A turn ends as in the run that nobody struck, or says who ended it."""
+    endings = [e.data.ending for e in unstruck if isinstance(e.data, TurnEnd)]
+    natural = {type(ending) for ending in endings}
+    # What a struck scenario leaves behind is ended by leaving its blocks, and an `ask` that
+    # is cancelled with its caller withdraws its turn in the user's name.
+    causes = {source.cause, DisposedCause(), ParentCause(), UserCause()}
+    causes |= {ending.cause for ending in endings if isinstance(ending, Aborted)}
+    problems = []
+    for event in events:
+        if not isinstance(event.data, TurnEnd):
+            continue
+        ending = event.data.ending
+        if isinstance(ending, Aborted):
+            if ending.cause not in causes:
+                problems.append(f"turn {event.data.turn} was ended by {ending.cause}")
+        elif type(ending) not in natural:
+            problems.append(f"turn {event.data.turn} ended as {ending}, which nobody meant")
+    return problems
+
+
+def _second_life(stage: Stage, make_adapter: MakeAdapter, seed: int) -> list[str]:
     """Resume the stored session and follow up: its request must be valid (invariant 8)."""
     assert stage.session is not None
     session_id, problems = stage.session.id, list[str]()
     before = list(stage.session.events)
 
     async def main() -> None:
-        adapter = _Recording(make_adapter())
+        adapter = Recording(make_adapter())
         async with (
-            open_engine(adapters=[adapter], store=stage.store, now_ms=_Clock()) as engine,
+            open_engine(adapters=[adapter], store=stage.store, now_ms=Ticks()) as engine,
             engine.open_agent(resume=session_id) as agent,
         ):
             if list(agent.session.events)[: len(before)] != before:
@@ -342,46 +243,6 @@ def _second_life(stage: Stage, make_adapter: Callable[[], Adapter], seed: int) -
     except BaseException as error:  # reported, not raised
         problems.append(f"8. the second life failed: {type(error).__name__}: {error}")
     return problems
-
-
-@frozen
-class _Recording:
-    """An adapter that remembers what it was asked."""
-
-    adapter: Adapter
-    requests: list[Request] = field(factory=list)
-
-    @property
-    def provider(self) -> str:
-        return self.adapter.provider
-
-    async def prepare(self, config: CallConfig) -> PreparedCall:
-        return _RecordingCall(await self.adapter.prepare(config), self.requests)
-
-    async def aclose(self) -> None:
-        await self.adapter.aclose()
-
-
-@frozen
-class _RecordingCall:
-    call: PreparedCall
-    requests: list[Request]
-
-    @property
-    def config(self) -> CallConfig:
-        return self.call.config
-
-    @property
-    def adapter_defaults(self) -> frozenset[DefaultField]:
-        return self.call.adapter_defaults
-
-    @property
-    def info(self) -> ModelInfo:
-        return self.call.info
-
-    def open_stream(self, request: Request) -> ChunkStream:
-        self.requests.append(request)
-        return self.call.open_stream(request)
 
 
 def _seed_scheduler(seed: int) -> None:

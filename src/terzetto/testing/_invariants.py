@@ -6,7 +6,7 @@ Facts that the log cannot hold (which bodies ran, when) come in as `BodyRecord`s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from attrs import define, field, frozen
 
@@ -62,11 +62,16 @@ class BodyRecord:
 
 @frozen
 class Evidence:
-    """What is known of one agent's life once it is over."""
+    """What is known of one agent's life once it is over.
+
+    *bodies* are None when nobody recorded them. *reviewed*: post-execute listeners may
+    have withheld a result.
+    """
 
     events: Sequence[Event]
-    bodies: Sequence[BodyRecord] = ()
+    bodies: Sequence[BodyRecord] | None = None
     sent: Sequence[MessageId] = ()
+    reviewed: bool = False
 
 
 Check = Callable[[Evidence], list[str]]
@@ -173,7 +178,7 @@ def bodies_keep_to_their_turn(evidence: Evidence) -> list[str]:
     """No body starts after the cancel was seen; every started body ends before its turn."""
     problems: list[str] = []
     ends = [e.seq for e in evidence.events if isinstance(e.data, TurnEnd)]
-    for body in evidence.bodies:
+    for body in evidence.bodies or ():
         if body.cancelled_at_entry:
             problems.append(f"the body of {body.call_id!r} started inside a cancelled scope")
         end = next((seq for seq in ends if seq >= body.entered_at), None)
@@ -185,25 +190,49 @@ def bodies_keep_to_their_turn(evidence: Evidence) -> list[str]:
 
 
 _UNSTARTED = {texts.ABORTED_BEFORE_DISPATCH, texts.TOOL_NOT_STARTED}
+_REPAIRED = {texts.TOOL_NOT_STARTED, texts.TOOL_OUTCOME_UNKNOWN}
 
 
 def outcomes_are_true(evidence: Evidence) -> list[str]:
     """Unstarted calls say so; a started one has its own outcome, a returned one its result."""
+    if evidence.bodies is None:
+        return []
     problems: list[str] = []
+    repaired: list[CallId] = []
     ran = {body.call_id: body for body in evidence.bodies}
     for event in evidence.events:
-        if not isinstance(event.data, ToolResultEvent):
-            continue
-        call_id = _answered(event.data)
-        code = event.data.error.code if event.data.error else None
-        body = ran.get(call_id)
-        if body is None and code == texts.ABORTED:
-            problems.append(f"{call_id!r} never ran but its result says it was aborted")
-        if body is not None and code in _UNSTARTED:
-            problems.append(f"{call_id!r} ran but its result says {code}")
-        if body is not None and body.returned and code == texts.ABORTED:
-            problems.append(f"{call_id!r} returned but its result was withheld")
+        match event.data:
+            case ToolResultEvent():
+                call_id = _answered(event.data)
+                code = event.data.error.code if event.data.error else None
+                problems += _outcome_problems(event.data, ran.get(call_id), evidence.reviewed)
+                if code in _REPAIRED:
+                    repaired.append(call_id)
+            case TurnEnd(ending=Aborted()):
+                problems += [f"{c!r} was cancelled live, not repaired" for c in repaired]
+                repaired = []
+            case TurnEnd():
+                repaired = []
+            case _:
+                pass
     return problems
+
+
+def _outcome_problems(
+    data: ToolResultEvent, body: BodyRecord | None, reviewed: bool
+) -> Iterator[str]:
+    call_id = _answered(data)
+    code = data.error.code if data.error else None
+    if body is None and code == texts.ABORTED:
+        yield f"{call_id!r} never ran but its result says it was aborted"
+    if body is None and not any(
+        b.is_error for b in data.message.content if isinstance(b, ToolResultBlock)
+    ):
+        yield f"{call_id!r} never ran but its result is a success"
+    if body is not None and code in _UNSTARTED:
+        yield f"{call_id!r} ran but its result says {code}"
+    if body is not None and body.returned and code == texts.ABORTED and not reviewed:
+        yield f"{call_id!r} returned but its result was withheld"
 
 
 # --- 6: input -------------------------------------------------------------------------
