@@ -5,6 +5,7 @@ Trio mode, strict markers and warnings as errors are set in ``pyproject.toml``; 
 """
 
 import os
+import signal
 
 from hypothesis import settings
 
@@ -13,3 +14,6 @@ settings.register_profile("terzetto", deadline=None)
 # Derandomized: the same commit gives the same verdict.
 settings.register_profile("terzetto-ci", deadline=None, derandomize=True)
 settings.load_profile("terzetto-ci" if os.environ.get("CI") else "terzetto")
+
+# A job that a shell put in the background ignores Ctrl-C, and so would all that it starts.
+signal.signal(signal.SIGINT, signal.default_int_handler)

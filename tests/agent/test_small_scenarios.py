@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import trio
-from tests.agent.kit import Faults, end_blocked_runs
+from tests.agent.kit import Faults, end_blocked_runs, kind_of
 
 from terzetto import (
     AgentDisposed,
@@ -22,7 +22,7 @@ from terzetto import (
 )
 from terzetto.agent import Reject, Retry
 from terzetto.llm.scripted import Delay, ScriptedModel, answer, call, finish_error, say, think
-from terzetto.testing import SOURCES, Source, Stage, explore
+from terzetto.testing import SOURCES, Evidence, Source, Stage, explore
 from terzetto.vocabulary import (
     ActivityCancelled,
     AgentBusy,
@@ -307,6 +307,23 @@ def test_every_point_of_a_small_scenario_keeps_the_invariants(name: str, source:
     report = explore(scenario, model, name=name, sources=[source])
     assert report.violations == []
     assert report.points >= 10 or source.inside
+
+
+@pytest.mark.parametrize("source", [s for s in SOURCES if s.host], ids=lambda source: source.name)
+@pytest.mark.parametrize("name", ["asked", "slow store", "failing"])
+def test_a_host_that_stops_leaves_no_turn_ended_by_the_user(name: str, source: Source) -> None:
+    """DESIGN 4: a host's cancellation, a deadline and Ctrl-C end the turn `disposed`, also where
+    the program was asking: its own `Cancelled` in the same tick is no second cause."""
+    scenario, model = SCENARIOS[name]
+    found: set[str] = set()
+
+    def check(evidence: Evidence) -> list[str]:
+        ends = [event.data for event in evidence.events if isinstance(event.data, TurnEnd)]
+        found.update(kind_of(end.ending) for end in ends)
+        return []
+
+    explore(scenario, model, name=name, sources=[source], check=check)
+    assert {kind for kind in found if kind.startswith("Aborted")} <= {"Aborted DisposedCause"}
 
 
 # --- two strikes --------------------------------------------------------------------------

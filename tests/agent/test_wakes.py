@@ -1097,6 +1097,44 @@ def test_a_listener_that_edits_put_back_input_does_not_break_the_closers(
     played(run)()
 
 
+@pytest.mark.parametrize("running", [False, True], ids=["idle", "running"])
+@pytest.mark.parametrize("hook", ["inbox_inserted", "inbox_discarded"])
+def test_what_a_listener_sends_after_its_cancel_is_not_cleared_by_it(
+    hook: str, running: bool
+) -> None:
+    """C126 BC-06 (b): a cancel clears what is pending; a message that is sent after `cancel`
+    returned is a new one, and runs."""
+
+    @played
+    async def run() -> None:
+        done: list[str] = []
+
+        def act(notice: Any) -> None:
+            if not done and texts_of([notice.message]) == ["stop"]:
+                done.append("cancelled")
+                agent.cancel()
+                agent.followup("after")
+
+        model = ScriptedModel([*([answer(say("x"), Hang())] * running), "1", "2"])
+        async with agent_on(model) as (engine, agent):
+            if running:
+                agent.followup("running")
+                await settled()
+            agent.inject("before")
+            getattr(engine.scope.hooks, hook).listen(act)
+            message_id = agent.inject("stop")
+            if hook == "inbox_discarded":
+                agent.inbox.remove(message_id)
+            await agent.wait_idle()
+            assert done == ["cancelled"]
+            assert entered(agent)[-1] == "after"
+            assert sorted(discarded(agent.session)) == ["before", "stop"]
+            assert pending(agent) == []
+            check(agent.session)
+
+    run()
+
+
 @pytest.mark.parametrize("hook", ["inbox_claimed", "inbox_inserted", "inbox_discarded", "status"])
 @pytest.mark.parametrize("what", ["cancel", "followup", "steer", "clear", "remove"])
 def test_listeners_may_send_edit_and_cancel_at_every_notification(

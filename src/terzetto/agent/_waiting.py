@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
@@ -9,7 +10,9 @@ from typing import Generic, TypeVar
 import trio
 from attrs import define, field
 
-from ..vocabulary import StoreError
+from ..vocabulary import StoreError, chain_text
+
+logger = logging.getLogger("terzetto")
 
 T = TypeVar("T")
 
@@ -46,12 +49,14 @@ class Acquisition(Generic[T]):
         self.done.set()
 
     async def _give_back(self) -> None:
-        with trio.CancelScope(shield=True):
+        """Give what came too late to *discard*; its trouble is nobody's any more."""
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + self.seconds):
             try:
                 if self._result:
                     await self.discard(self._result.pop())
-            finally:
-                self.finished()
+            except Exception as error:  # a store: whatever it fails with
+                logger.error("giving up a late session failed: %s", chain_text(error))
+        self.finished()
 
     async def wait(self) -> T:
         """What was acquired. Raises what acquiring raised."""

@@ -12,7 +12,10 @@ invariants, the host's own cancellation, and a second life of the same session.
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable, Sequence
+import signal
+import threading
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TypeAlias
 
 import trio
@@ -102,6 +105,20 @@ def explore(
         limit: Most points per source; reaching it is itself a violation.
         stride: Every how many points to strike; 1 is all of them.
     """
+    with _ctrl_c_heard():
+        return _explore(scenario, make_adapter, name, sources, check, seed, limit, stride)
+
+
+def _explore(
+    scenario: Scenario,
+    make_adapter: MakeAdapter,
+    name: str,
+    sources: Sequence[Source],
+    check: Callable[[Evidence], list[str]],
+    seed: int,
+    limit: int,
+    stride: int,
+) -> Report:
     report = Report()
     unstruck = _play(scenario, make_adapter, None, 0, seed, check)
     report.steps = unstruck.steps
@@ -243,6 +260,19 @@ def _second_life(stage: Stage, make_adapter: MakeAdapter, seed: int) -> list[str
     except BaseException as error:  # reported, not raised
         problems.append(f"8. the second life failed: {type(error).__name__}: {error}")
     return problems
+
+
+@contextmanager
+def _ctrl_c_heard() -> Iterator[None]:
+    """Python's own handler, also where a shell started us with Ctrl-C ignored."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _seed_scheduler(seed: int) -> None:
