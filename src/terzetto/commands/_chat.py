@@ -29,6 +29,7 @@ from ..vocabulary import (
     Failure,
     MessageDiscarded,
     ReasoningDelta,
+    StepStart,
     StoreError,
     TextBlock,
     TextDelta,
@@ -139,6 +140,7 @@ class _Chat:
     stopping: bool = field(default=False, init=False)
     left: bool = field(default=False, init=False)
     failures: int = field(default=0, init=False)
+    _answered: bool = field(default=False, init=False)
     broken: Exception | None = field(default=None, init=False)
     """Why nothing can be shown any more."""
     _calls: dict[CallId, str] = field(factory=dict, init=False)
@@ -255,6 +257,8 @@ class _Chat:
     def _advice(self, failure: Failure) -> str:
         options = self.options
         match failure.code:
+            case "TRANSPORT" | "TIMEOUT" if self._answered:
+                return "the answer was cut; what came of it is not kept, send it again"
             case "TRANSPORT" | "TIMEOUT":
                 return f"expected a server at {options.base_url}: is it running?"
             case "AUTH" | "PERMISSION" if options.key_variable is not None:
@@ -290,7 +294,10 @@ class _Chat:
 
     def _show(self, event: Event) -> None:
         match event.data:
+            case StepStart():
+                self._answered = False
             case AssistantChunk(chunk=TextDelta(text=text)):
+                self._answered = True
                 self._stream(text, thinking=False)
             case AssistantChunk(chunk=ReasoningDelta(text=text)):
                 self._stream(text, thinking=True)
