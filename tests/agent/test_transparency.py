@@ -74,8 +74,6 @@ def parts(error: BaseException) -> list[BaseException]:
 MINE: list[BaseException] = [
     KeyError("mine"),
     SystemExit(3),
-    StopAsyncIteration("mine"),
-    StopIteration("mine"),
     CodedError("mine", "MINE"),
     AgentCrashed("mine"),
     StoreError("mine"),
@@ -106,9 +104,6 @@ def test_an_exception_of_the_block_leaves_as_itself(block: str, error: BaseExcep
             pytest.fail("nothing left the block")
         assert tasks() == before
 
-    # What a coroutine cannot let out by itself is tested below.
-    if isinstance(error, (StopIteration, StopAsyncIteration)):
-        pytest.skip("a coroutine turns it into a RuntimeError")
     run()
 
 

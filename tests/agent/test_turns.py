@@ -65,6 +65,7 @@ from terzetto.vocabulary import (
     TextDelta,
     ToolCallBlock,
     ToolCallDelta,
+    ToolCallEvent,
     ToolCalls,
     Usage,
     UsageChunk,
@@ -225,6 +226,32 @@ async def test_steering_while_a_later_batch_is_emptied_is_not_stranded() -> None
         life.hooks.pre_step.listen(empty)
         await life.say("go")
         assert life.request() == ["user: go", "assistant: one", "user: keep me"]
+
+
+@played
+async def test_a_batch_that_is_emptied_and_steered_for_ever_can_be_cancelled() -> None:
+    """C69 BC-50: no budget, but other tasks run: a driver that never parks starves the host."""
+    visits: list[int] = []
+    async with one(["never"]) as life, trio.open_nursery() as nursery:
+
+        async def empty(value: PreStep, proceed: Any) -> Any:
+            visits.append(value.step)
+            if len(visits) >= 2000:
+                return Reject()  # so that this test ends
+            life.agent.steer("again")
+            return Enter(())
+
+        async def stop() -> None:
+            while not visits:
+                await trio.lowlevel.checkpoint()
+            life.agent.cancel()
+
+        life.hooks.pre_step.listen(empty)
+        nursery.start_soon(stop)
+        await life.say("go")
+        assert len(visits) < 2000
+        assert ending_kinds(life.session) == ["Aborted UserCause"]
+        check(life.session)
 
 
 @played
@@ -1308,6 +1335,25 @@ def test_a_context_that_is_deferred_twice_does_not_lose_the_batch(where: str) ->
 
 
 @played
+async def test_a_context_that_is_deferred_in_every_step_enters_every_step() -> None:
+    """C118, invariant 6 ("entered at most once"): a constant message, after it has entered."""
+    constant = UserMessage("remember the style guide", PluginSource("style"))
+
+    @tool
+    async def noting(run: ToolRun) -> str:
+        run.defer_context(constant)
+        return "ok"
+
+    script = [answer(call("noting", id="c1")), answer(call("noting", id="c2")), "read"]
+    async with one(script, [noting]) as life:
+        await life.say()
+        assert life.request().count("user: remember the style guide") == 2
+        entered = [message.id for message in life.agent.history()]
+        assert len(set(entered)) == len(entered)
+        check(life.session)
+
+
+@played
 async def test_contexts_enter_the_next_step_in_the_order_of_the_calls() -> None:
     """C118 C122: whichever body was done first."""
 
@@ -1494,6 +1540,38 @@ async def test_a_store_that_fails_before_the_tools_starts_none() -> None:
         await life.say("again")
         assert ending_kinds(life.session) == ["Failed", "Completed"]
         check(life.session)
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_call_is_durable_before_its_body_runs(read_only: bool) -> None:
+    """DESIGN 9 BC-41: "start records are durable before the body runs", but for read-only
+    tools, which do not wait."""
+
+    @played
+    async def run() -> None:
+        store = Faults()
+        flushing = [False]
+        seen: list[tuple[bool, bool]] = []
+
+        @tool(read_only=read_only)
+        async def look() -> str:
+            calls = [e for e in store.stored(life.session.id) if type(e.data) is ToolCallEvent]
+            seen.append((bool(calls), flushing[0]))
+            return "ok"
+
+        async def slow() -> None:
+            flushing[0] = True
+            await trio.sleep(1)
+            flushing[0] = False
+
+        script = [answer(call("look", id="c1")), "done"]
+        async with one(script, [look], engine={"store": store}) as life:
+            store.at["flush"] = slow
+            await life.say()
+            assert seen == [(not read_only, False)]
+            assert list(codes(life.session).values()) == [None]
+
+    run()
 
 
 @played

@@ -122,6 +122,7 @@ class FakeLog:
             await trio.sleep(self.flush_seconds)
         if self.flushes == self.fails_at:
             assert self.failure is not None
+            self.timeline.add("flush!")
             raise self.failure
         self.timeline.add("flush<")
 

@@ -1095,6 +1095,24 @@ def test_a_timeout_that_fired_first_stays_a_timeout_when_a_cancel_follows(ending
     assert code(once(made("t", tidy, timeout=1), cancel_at=5)) == texts.TOOL_TIMEOUT
 
 
+def test_an_interrupt_while_a_timed_out_body_cleans_up_is_not_lost() -> None:
+    """DESIGN 4: "never a tool error ... and it is raised on", timeout or not."""
+
+    async def tidy() -> str:
+        try:
+            await trio.sleep_forever()
+        finally:
+            raise KeyboardInterrupt
+
+    async def main() -> None:
+        log = FakeLog(Timeline())
+        with pytest.raises(KeyboardInterrupt):
+            await execute(pipeline(made("t", tidy, timeout=1)), [a_call("c")], log)
+        assert len(log.outcomes) == 1
+
+    run(main)
+
+
 @pytest.mark.parametrize("ending", ["return", "raise"])
 def test_a_body_that_absorbs_its_timeout_is_timed_out_all_the_same(ending: str) -> None:
     """BC-13 BC-03: decided when the deadline fires."""

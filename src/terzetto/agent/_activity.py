@@ -133,7 +133,7 @@ class RunState:
     waiters: dict[MessageId, Waiter] = field(factory=dict)
     _held_wake: bool = False
     _splicing: int = 0
-    _clear_later: bool = False
+    _doomed: set[MessageId] = field(factory=set)
     _deliveries: list[Delivery[Any]] = field(factory=list)
     _changes: AsyncValue[int] = field(factory=lambda: AsyncValue(0))
 
@@ -223,7 +223,7 @@ class RunState:
             self.late_wake = False
             self._held_wake = False
             if self._splicing:
-                self._clear_later = True
+                self._doomed |= {m.id for m in (*self.inbox.next_step, *self.inbox.next_turn)}
             else:
                 self.session.after_append(self.inbox.clear)
 
@@ -254,10 +254,13 @@ class RunState:
                 self.tell(self.hooks.inbox_inserted, InboxNotice(self.view, message))
         finally:
             self._splicing -= 1
-        if self._clear_later and not self._splicing:
+        if self._doomed and not self._splicing:
             # Cancelled meanwhile: what was inserted is announced before it is discarded.
-            self._clear_later = False
-            self.inbox.clear()
+            doomed, self._doomed = self._doomed, set()
+            for target in TARGETS:
+                pending = self.session.pending.lists[target]
+                for message in [m for m in pending if m.id in doomed]:
+                    self.inbox.remove(message.id)
 
     def claim(self, turn: int, *, with_prompt: bool) -> tuple[UserMessage, ...]:
         """Take all next-step input and, at a turn's start, one prompt (C56)."""

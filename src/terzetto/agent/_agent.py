@@ -208,6 +208,7 @@ class Agent:
         """
         self._check_thread()
         self._check_alive()
+        await trio.lowlevel.checkpoint()
         state = self._state
         if not state.quiescent or state.held or state.closing:
             raise AgentBusy(f"maintenance needs an idle agent; {self.id!r} is busy")

@@ -104,7 +104,7 @@ class _Loop:
     session: Session = field(init=False)
     state: RunState = field(init=False)
     _consumed: list[MessageId] = field(factory=list)
-    _turns: int = 0
+    _rounds: int = 0
 
     def __attrs_post_init__(self) -> None:
         self.session = self.agent.session
@@ -140,9 +140,7 @@ class _Loop:
                 case "turn":
                     state.late_wake = False
                     state.activity = Activity("turn")
-                    self._turns += 1
-                    if self._turns % FAIR_AFTER == 0:
-                        await trio.lowlevel.checkpoint()
+                    await self._fair()
                     continue
                 case "idle":
                     self._idle()
@@ -152,6 +150,12 @@ class _Loop:
                     if state.activity is None and not state.closing and self.session.pending:
                         state.start()
             return
+
+    async def _fair(self) -> None:
+        """Let others run now and then, however little there is to wait for."""
+        self._rounds += 1
+        if self._rounds % FAIR_AFTER == 0:
+            await trio.lowlevel.checkpoint()
 
     def _convergence(self, activity: Activity, ending: TurnEnding | None) -> Convergence:
         state = self.state
@@ -317,6 +321,7 @@ class _Loop:
         claimed = self._claim(turn, with_prompt=True)
         step, owes, hit_max_tokens = 0, False, False
         while True:
+            await self._fair()
             selection = self._selection()
             assembly = await self.agent.requests.assemble(selection)
             await trio.lowlevel.checkpoint_if_cancelled()

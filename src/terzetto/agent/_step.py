@@ -222,8 +222,8 @@ class StepLog:
         event = ToolResultEvent(self.turn, self.step, message, outcome.error)
         self.session.append(event, APPEND, (call_seq,))
         for context in outcome.contexts:
-            if context.id in self.session.pending:
-                # Two calls deferred the same message: both are meant.
+            if context.id in self.session.pending.seen:
+                # The same message was deferred before: both times are meant.
                 context = evolve(context, id=self.session.new_id())
             self.state.inbox.append("next-step", context)
 

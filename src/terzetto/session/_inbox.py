@@ -57,6 +57,8 @@ class PendingInput:
 
     lists: dict[InboxTarget, list[UserMessage]] = field(factory=_no_lists)
     claimed: dict[InboxTarget, list[UserMessage]] = field(factory=_no_lists)
+    seen: set[MessageId] = field(factory=set)
+    """Every id that was ever pending."""
     _ids: set[MessageId] = field(factory=set)
     _claimed_any: bool = False
 
@@ -111,7 +113,9 @@ class PendingInput:
         pending = self.lists[splice.target]
         pending[splice.start : splice.start + splice.removed_count] = splice.inserted
         self._ids.difference_update(message.id for message in removed)
-        self._ids.update(message.id for message in splice.inserted)
+        arrived = [message.id for message in splice.inserted]
+        self._ids.update(arrived)
+        self.seen.update(arrived)
         if removed and splice.outcome is None and turn_open:
             self.claimed[splice.target].extend(removed)
             self._claimed_any = True

@@ -212,9 +212,12 @@ def _ending_problems(
     """A turn ends as in the run that nobody struck, or says who ended it."""
     endings = [e.data.ending for e in unstruck if isinstance(e.data, TurnEnd)]
     natural = {type(ending) for ending in endings}
-    # What a struck scenario leaves behind is ended by leaving its blocks, and an `ask` that
-    # is cancelled with its caller withdraws its turn in the user's name.
-    causes = {source.cause, DisposedCause(), ParentCause(), UserCause()}
+    # What a struck scenario leaves behind is ended by leaving its blocks.
+    causes = {source.cause, DisposedCause(), ParentCause()}
+    if not source.host or source.name.startswith("KeyboardInterrupt"):
+        # The scenario goes on and may cancel an `ask` of its own; so may Ctrl-C, in a nursery
+        # of the scenario's, before the engine hears of it. The host's cancel never does.
+        causes.add(UserCause())
     causes |= {ending.cause for ending in endings if isinstance(ending, Aborted)}
     problems = []
     for event in events:
