@@ -573,6 +573,38 @@ def test_a_pre_execute_that_waits_cuts_its_wave() -> None:
     assert bodies.log.flushes == 2
 
 
+def test_two_waves_that_become_durable_at_once_are_both_started() -> None:
+    """DESIGN 9: "group commit" - callers at the same time share one write, and a call whose
+    pre-execute waited asks for its flush while that of the wave before is on its way."""
+    bodies = Bodies(a=1, b=1, c=1)
+    written = trio.Event()
+
+    class Log(FakeLog):
+        async def flush(self) -> None:
+            self.flushes += 1
+            await written.wait()
+
+    log = Log(bodies.timeline)
+
+    async def slow_for_b(hook: Any, proceed: Any) -> Any:
+        await trio.sleep(1 if hook.call.id == "b" else 0)
+        return await proceed()
+
+    async def main() -> None:
+        async def write() -> None:
+            await trio.sleep(5)
+            written.set()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(write)
+            tools = pipeline(*bodies.tools(), pre=[slow_for_b])
+            await execute(tools, calls_of(*"abc"), log)
+
+    run(main)
+    assert bodies.timeline.order("result") == ["result a", "result b", "result c"]
+    assert {who for at, who in bodies.starts() if at == 5} >= {"a", "b"}
+
+
 def test_a_commit_does_not_wait_for_a_flush() -> None:
     """DESIGN 7: "a commit never waits for a start", and the flush before a body is part of it."""
     bodies = Bodies(a=1, b=2, c=1)
@@ -872,6 +904,31 @@ def test_a_policy_that_cancels_the_batch_is_the_last_one_asked(waits: bool) -> N
     assert {code(outcome) for outcome in bodies.log.outcomes.values()} == {
         texts.ABORTED_BEFORE_DISPATCH
     }
+
+
+def test_a_policy_is_not_asked_after_a_cancel_in_the_instant_of_its_opening() -> None:
+    """C124: the call is recorded, its task has not run yet; an approver would show a dialog
+    for a call that cannot run any more."""
+    bodies = Bodies(a=0)
+    asked: list[str] = []
+
+    async def ask(hook: Any, proceed: Any) -> Any:
+        asked.append(hook.call.id)
+        return await proceed()
+
+    async def main() -> None:
+        class Striker(trio.abc.Instrument):
+            def before_task_step(self, task: trio.lowlevel.Task) -> None:
+                if bodies.timeline.has("call", "a"):
+                    scope.cancel(reason="struck")
+
+        trio.lowlevel.add_instrument(Striker())
+        with trio.CancelScope() as scope:
+            await execute(pipeline(*bodies.tools(), pre=[ask]), calls_of("a"), bodies.log)
+
+    run(main)
+    assert asked == []
+    assert code(bodies.log.outcomes["a"]) == texts.ABORTED_BEFORE_DISPATCH
 
 
 def test_a_guard_that_cancels_the_batch_is_the_last_one_asked() -> None:

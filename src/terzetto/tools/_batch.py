@@ -117,10 +117,11 @@ class _Run:
     draining: bool = False
     interrupt: KeyboardInterrupt | None = None
     opening: _Slot | None = None
-    launching: bool = False
+    launching: int = 0
     failure: Exception | None = None
     _exclusive: bool = False
     _wave: list[_Slot] = field(factory=list)
+    _flushed: list[_Slot] = field(factory=list)
     _changed: trio.Event = field(factory=trio.Event)
 
     async def coordinate(self, nursery: trio.Nursery) -> None:
@@ -136,6 +137,8 @@ class _Run:
             if not self.draining and cancelled_here():
                 self._drain()
                 continue
+            for slot in self._take_flushed():
+                nursery.start_soon(self._body, slot, nursery)
             if self.failure is not None:
                 return
             if self.draining and self.committed == len(self.slots):
@@ -169,6 +172,10 @@ class _Run:
         self._launch(nursery)
         return self.committed < len(self.slots) and self.slots[self.committed].ready
 
+    def _take_flushed(self) -> list[_Slot]:
+        flushed, self._flushed = self._flushed, []
+        return flushed
+
     def _may_open(self) -> bool:
         return self.opening is None and not self.launching and not cancelled_here()
 
@@ -184,8 +191,12 @@ class _Run:
             return None  # a barrier: after all those before it
         return prepared
 
+    @trio.lowlevel.enable_ki_protection
     async def _open(self, slot: _Slot, nursery: trio.Nursery) -> None:
-        await self.batch.pipeline.admit(slot.prepared)
+        if cancelled_here():
+            slot.prepared.outcome = aborted_before_dispatch()
+        else:
+            await self.batch.pipeline.admit(slot.prepared)
         self._check_interrupt(slot, nursery)
         self.opening = None
         self._opened(slot)
@@ -211,9 +222,10 @@ class _Run:
                 waiting.append(slot)
         if waiting:
             # In a task of its own: a commit never waits for a start.
-            self.launching = True
+            self.launching += 1
             nursery.start_soon(self._flush, waiting, nursery)
 
+    @trio.lowlevel.enable_ki_protection
     async def _flush(self, wave: list[_Slot], nursery: trio.Nursery) -> None:
         try:
             await self.batch.log.flush()
@@ -224,11 +236,14 @@ class _Run:
         except Exception as error:  # the store's: nothing more may start
             self.failure = error
         else:
-            for slot in wave:
-                nursery.start_soon(self._body, slot, nursery)
-        self.launching = False
+            # The parent starts them: never during a commit.
+            self._flushed += wave
+            if self.draining:
+                self._drain()
+        self.launching -= 1
         self._changed.set()
 
+    @trio.lowlevel.enable_ki_protection
     async def _body(self, slot: _Slot, nursery: trio.Nursery) -> None:
         await self.batch.pipeline.execute(slot.prepared)
         self._check_interrupt(slot, nursery)
@@ -258,7 +273,7 @@ class _Run:
     def _drain(self) -> None:
         """Start nothing any more; calls opened but not launched are unstarted."""
         self.draining = True
-        for slot in self._wave:
+        for slot in (*self._wave, *self._take_flushed()):
             slot.prepared.outcome = aborted_before_dispatch()
             self._settle(slot)
         self._wave = []
