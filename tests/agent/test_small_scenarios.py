@@ -53,13 +53,14 @@ def slowly(*texts: str) -> Callable[[], ScriptedModel]:
 
 @asynccontextmanager
 async def nursery_of_the_host() -> AsyncIterator[trio.Nursery]:
-    """A nursery of the scenario's own; a KeyboardInterrupt leaves it as itself, so that a group
-    around one is the engine's."""
+    """A nursery of the scenario's own; a KeyboardInterrupt leaves it as itself, also beside the
+    host's own cancel, so that a group around one is the engine's."""
     try:
         async with trio.open_nursery() as nursery:
             yield nursery
     except BaseExceptionGroup as group:
-        if group.split(KeyboardInterrupt)[1] is not None:
+        interrupts, others = group.split(KeyboardInterrupt)
+        if interrupts is None or (others and others.split(trio.Cancelled)[1]):
             raise
         raise KeyboardInterrupt from None
 
