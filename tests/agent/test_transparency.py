@@ -663,6 +663,7 @@ def test_an_interrupt_in_an_observer_of_the_log_at_every_event(number: int) -> N
 
     store = Faults()
     interrupted(setup, agents, model=busy(), tools=(look,), store=store)
+    assert done == [number], "the event came, and the interrupt with it"
     _closed_properly(agents[0], store)
 
 

@@ -660,7 +660,6 @@ def recorded() -> set[tuple[str, bool, str]]:
     return found
 
 
-@pytest.mark.skipif(not RUNS.is_dir(), reason="the runs are not here")
 def test_the_fixed_outcomes_are_those_of_the_runs() -> None:
     """C116, C117."""
     results = recorded()
