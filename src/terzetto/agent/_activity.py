@@ -8,7 +8,8 @@ driver waits on its level, so no wake can be lost.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Literal, TypeAlias, TypeVar
 
 import trio
@@ -111,8 +112,9 @@ class RunState:
     *held*: creation is not finished, wakes are remembered. *closing*: disposal has
     begun, input parks. *sealed*: the write path closes, input is refused. *gone*: it is
     over. *late_wake*: waking input came after `turn/end`. *steered*: waking input for the
-    open turn is unclaimed. *stop*: a KeyboardInterrupt or SystemExit of a listener,
-    raised by the driver once the turn is closed.
+    open turn is unclaimed. *step*: the scope of the stream or batch that runs. *stop*: a
+    KeyboardInterrupt or SystemExit of a listener, raised by the driver once the turn is
+    closed.
     """
 
     session: Session
@@ -129,6 +131,7 @@ class RunState:
     turn_open: bool = False
     late_wake: bool = False
     steered: bool = False
+    step: trio.CancelScope | None = None
     flushing: trio.CancelScope | None = None
     waiters: dict[MessageId, Waiter] = field(factory=dict)
     _held_wake: bool = False
@@ -182,6 +185,23 @@ class RunState:
             self.steered = True
         if wakeup and not disposing:
             self._wake(activity, converging)
+
+    def interrupt(self, message: UserMessage) -> None:
+        """Steer, then cut the stream or batch that runs, if any; its turn goes on."""
+        self.send(message, "next-step", True)
+        # Told of the message, a listener may have cancelled the turn: that wins.
+        if self.step is not None and self.activity is not None and not self.activity.cancelled:
+            self.step.cancel(reason="the step was interrupted")
+
+    @contextmanager
+    def interruptible(self) -> Iterator[trio.CancelScope]:
+        """What runs in this block can be cut by `interrupt`, alone."""
+        with trio.CancelScope() as scope:
+            self.step = scope
+            try:
+                yield scope
+            finally:
+                self.step = None
 
     def check_open(self) -> None:
         """Refuse input that the store could not take any more."""

@@ -98,6 +98,21 @@ class Agent:
         return self.send(message, "next-step", False)
 
     @trio.lowlevel.enable_ki_protection
+    def interrupt(self, message: str | UserMessage) -> MessageId:
+        """Cut the answer or the tools that run now, and give *message* to the next step.
+
+        While a request streams or its tools run, that step ends as under `cancel`:
+        delivered text is kept, marked interrupted; started tools are asked to stop and
+        waited for; every call is answered. The turn goes on with *message*. At any other
+        moment, an idle agent included, this is `steer`. A `cancel` wins over it. Returns
+        the message's id at once, and raises what `send` raises.
+        """
+        self._check_thread()
+        message = self._message(message)
+        self._state.interrupt(message)
+        return message.id
+
+    @trio.lowlevel.enable_ki_protection
     def send(self, message: str | UserMessage, target: InboxTarget, wakeup: bool) -> MessageId:
         """The primitive under `followup`, `steer` and `inject`.
 

@@ -33,9 +33,12 @@ NextMove: TypeAlias = Literal["step", "stopping"]
 
 @frozen
 class StepResult:
-    """How a step came out. *owes*: tool results that no request has carried yet."""
+    """How a step came out. *owes*: tool results that no request has carried yet.
 
-    finish: FinishReason
+    *finish* is None for a step that was interrupted before its answer was complete.
+    """
+
+    finish: FinishReason | None
     owes: bool
 
 
@@ -44,7 +47,7 @@ def after_step(result: StepResult, next_step_pending: bool) -> NextMove:
     return "step" if result.owes or next_step_pending else "stopping"
 
 
-def sticky_max_tokens(before: bool, finish: FinishReason) -> bool:
+def sticky_max_tokens(before: bool, finish: FinishReason | None) -> bool:
     """Once the limit cut an answer the turn cannot look complete any more (C65)."""
     return before or isinstance(finish, MaxTokens)
 

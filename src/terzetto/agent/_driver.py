@@ -35,10 +35,8 @@ from ..vocabulary import (
     TurnEnding,
     TurnStart,
     UserMessage,
-    chain_text,
     error_code,
     texts,
-    without,
 )
 from ._activity import Activity, RunState
 from ._decisions import (
@@ -53,7 +51,7 @@ from ._hooks import AgentErrorNotice, Enter, Reject, TurnStopping
 from ._model import AgentModel
 from ._request import RequestBuilder
 from ._scope import AgentScope
-from ._step import FAIR_AFTER, Flush, StepRunner
+from ._step import FAIR_AFTER, Flush, StepRunner, note_hidden
 from ._turn import TurnFailed, summarize
 
 logger = logging.getLogger("terzetto")
@@ -227,7 +225,7 @@ class _Loop:
         if ours is None and activity.fallback is not None:
             ours = activity.fallback
         if ours is not None:
-            self._note_hidden_error(caught)
+            note_hidden(caught, self.session.id)
             cut = self._aborted(ours, discard=activity.discard_claimed)
             cut.reraise = _goes_on(caught)
             return cut
@@ -275,11 +273,6 @@ class _Loop:
                 agent=self.state.view, turn=turn, step=step, error=cut.error, failure=failure
             ),
         )
-
-    def _note_hidden_error(self, caught: BaseException | None) -> None:
-        rest = without(caught, trio.Cancelled)
-        if isinstance(rest, Exception):
-            logger.warning("hidden by a cancel of %s: %s", self.session.id, chain_text(rest))
 
     def _settle_waiters(self, number: int, first: int, cut: _Cut) -> None:
         waiters = [w for w in self.state.waiters.values() if w.turn_number == number]

@@ -7,13 +7,14 @@ decided by `session.closers`, not here.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable
 
 import trio
-from attrs import define, evolve, field
+from attrs import define, evolve, field, frozen
 
 from ..llm import ChunkStream, PreparedCall, StreamCall
-from ..session import AgentView, Session, answer_draft
+from ..session import AgentView, Closing, Session, anchor_draft, answer_draft, closers
 from ..tools import ToolBatch, ToolOutcome, ToolPipeline
 from ..vocabulary import (
     APPEND,
@@ -36,7 +37,9 @@ from ..vocabulary import (
     ToolResultEvent,
     ToolSource,
     UserMessage,
+    chain_text,
     is_complete,
+    without,
 )
 from ._activity import RunState
 from ._decisions import StepResult
@@ -45,10 +48,31 @@ from ._request import RequestBuilder
 from ._scope import AgentScope
 from ._services import Services
 
+logger = logging.getLogger("terzetto")
+
 FAIR_AFTER = 50
 """Chunks in a row after which the driver makes one real checkpoint."""
 
 Flush = Callable[[], Awaitable[None]]
+
+
+@frozen
+class _Attempt:
+    """How one stream ended: with *failure* or an answer, unless it was *cut*.
+
+    *served*: by the adapter; otherwise a ``stream`` listener owned the route.
+    """
+
+    failure: Failure | None
+    served: bool
+    cut: bool
+
+
+def note_hidden(error: BaseException | None, session_id: str) -> None:
+    """Say what a clean-up raised while it gave way to a cancel, which stands in front."""
+    rest = without(error, trio.Cancelled)
+    if isinstance(rest, Exception):
+        logger.warning("hidden by a cancel of %s: %s", session_id, chain_text(rest))
 
 
 @define(eq=False)
@@ -77,7 +101,7 @@ class StepRunner:
     async def run(
         self, turn: int, step: int, entry: Enter, assembly: Assembly, selection: ModelSelection
     ) -> StepResult:
-        """Run one accepted step to its `step/end`.
+        """Run one accepted step to its `step/end`, which may come early: `interrupt`.
 
         Raises `ProviderError` for a request that failed and was not retried, and whatever
         listeners raise; the step is then still open.
@@ -85,30 +109,45 @@ class StepRunner:
         session = self.session
         session.append(StepStart(turn, step))
         await self._breathe()
-        finish = await self._ask_model(turn, step, entry, assembly, selection)
+        finish, cut = await self._ask_model(turn, step, entry, assembly, selection)
         await trio.lowlevel.checkpoint_if_cancelled()
         calls = tuple(owed.call for owed in session.place.owed())
-        owes = False
-        if calls:
+        owes = bool(calls)
+        if calls and not cut:
             batch = ToolBatch(
                 calls=calls,
                 capacity=self.services.settings.max_parallel_tool_calls,
                 pipeline=self._pipeline,
                 log=StepLog(turn, step, session, self.state, self.flush),
             )
-            result = await self.services.executor.execute(batch)
+            with self.state.interruptible() as scope:
+                result = await self.services.executor.execute(batch)
+                owes = not result.concludes
+            cut = scope.cancel_called
             self._unparked += len(calls)
-            owes = not result.concludes
             await trio.lowlevel.checkpoint_if_cancelled()
-        session.append(StepEnd(turn, step))
+        if cut:
+            self._close_step()
+        else:
+            session.append(StepEnd(turn, step))
         return StepResult(finish, owes)
+
+    def _close_step(self) -> None:
+        """Append what a step that was cut still needs, the last of it `step/end`."""
+        session = self.session
+        closing = Closing(cut="cancel", ending=None, new_id=self._new_id)
+        for draft in closers(session.place, session.pending, session.folds, closing):
+            session.append_draft(draft)
 
     # --- the request --------------------------------------------------------------------
 
     async def _ask_model(
         self, turn: int, step: int, entry: Enter, assembly: Assembly, selection: ModelSelection
-    ) -> FinishReason:
-        """Attempts until one gives an answer; the answer is then in the log."""
+    ) -> tuple[FinishReason | None, bool]:
+        """Attempts until one gives an answer, which is then in the log, or is cut.
+
+        Returns why the answer finished, None if it did not; and whether it was cut.
+        """
         attempt = 1
         batch: tuple[UserMessage, ...] | None = entry.messages
         starts_series = entry.starts_series
@@ -119,26 +158,32 @@ class StepRunner:
             # The log may have no word for it: what `pre_step` set aside is consumed now.
             self.session.pending.settle_claims()
             await trio.lowlevel.checkpoint_if_cancelled()
-            failure, served = await self._attempt(turn, step, attempt, prepared, request)
-            if failure is None:
+            tried = await self._attempt(turn, step, attempt, prepared, request)
+            if tried.cut:
+                return self._anchor(), True
+            if tried.failure is None:
                 break
-            policy = prepared.info.retry_policy if served else None
-            if not await self._retries(turn, step, attempt, prepared, failure, policy):
-                raise ProviderError(failure)
+            policy = prepared.info.retry_policy if tried.served else None
+            if not await self._retries(turn, step, attempt, prepared, tried.failure, policy):
+                raise ProviderError(tried.failure)
             await trio.lowlevel.checkpoint_if_cancelled()
             batch, starts_series, attempt = None, False, attempt + 1
         draft, reason = answer_draft(self.session.place, self.session.folds, self._new_id)
         self.session.append_draft(draft)
-        return reason
+        return reason, False
+
+    def _anchor(self) -> FinishReason | None:
+        """Keep what an interrupted attempt delivered; why it finished, if it had."""
+        place = self.session.place
+        finish = [chunk.reason for _, chunk in place.attempt if isinstance(chunk, Finish)]
+        if draft := anchor_draft(place, self.session.folds, self._new_id):
+            self.session.append_draft(draft)
+        return finish[0] if finish else None
 
     async def _attempt(
         self, turn: int, step: int, attempt: int, prepared: PreparedCall, request: Request
-    ) -> tuple[Failure | None, bool]:
-        """Stream one attempt into the log.
-
-        Returns its failure, or None for an answer; and whether the adapter served it, or
-        a ``stream`` listener owned the route.
-        """
+    ) -> _Attempt:
+        """Stream one attempt into the log."""
         served = False
         await self.flush()
         call = StreamCall(self.agent, turn, step, attempt, request)
@@ -149,18 +194,24 @@ class StepRunner:
             return prepared.open_stream(value.request)
 
         failure: Failure | None = None
-        async with await self.scope.hooks.stream.run(call, open_stream) as chunks:
-            async for chunk in chunks:
-                # What arrives after the cancel was not delivered.
-                await trio.lowlevel.checkpoint_if_cancelled()
-                self.session.append(AssistantChunk(turn, step, chunk))
-                if isinstance(chunk, Finish) and not is_complete(chunk.reason):
-                    assert isinstance(chunk.reason, (ErrorFinish, AbortedFinish))
-                    failure = chunk.reason.failure
-                    break
-                await self._breathe()
+        with self.state.interruptible() as scope:
+            try:
+                async with await self.scope.hooks.stream.run(call, open_stream) as chunks:
+                    async for chunk in chunks:
+                        # What arrives after the cancel was not delivered.
+                        await trio.lowlevel.checkpoint_if_cancelled()
+                        self.session.append(AssistantChunk(turn, step, chunk))
+                        if isinstance(chunk, Finish) and not is_complete(chunk.reason):
+                            assert isinstance(chunk.reason, (ErrorFinish, AbortedFinish))
+                            failure = chunk.reason.failure
+                            break
+                        await self._breathe()
+            except Exception as error:  # a listener's clean-up after the interruption
+                if not scope.cancel_called:
+                    raise
+                note_hidden(error, self.session.id)
         await trio.lowlevel.checkpoint_if_cancelled()
-        return failure, served
+        return _Attempt(failure, served, scope.cancel_called)
 
     async def _breathe(self) -> None:
         self._unparked += 1

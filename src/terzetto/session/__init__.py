@@ -15,6 +15,7 @@ from ._recovery import (
     CRASH as CRASH,
     Closing as Closing,
     NewId as NewId,
+    anchor_draft as anchor_draft,
     answer_draft as answer_draft,
     closers as closers,
 )

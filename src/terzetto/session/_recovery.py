@@ -1,7 +1,8 @@
 """closers(log): what an interrupted turn still needs before it is balanced.
 
-One pure function for the three ways a turn is cut short: a crash (repair on
-resume), a cancellation and a failure (both live). The order is always: put-back
+One pure function for the ways a turn is cut short: a crash (repair on resume), a
+cancellation and a failure (both live); and for a step that is interrupted while its
+turn goes on. The order is always: put-back
 splices, anchor, results, `step/end`, `turn/end`. Closing a balanced log adds nothing.
 """
 
@@ -57,14 +58,15 @@ def crash_id(purpose: str, seq: int) -> MessageId:
 class Closing:
     """How a turn is closed.
 
-    *cut*: what cut it short. *ending*: what `turn/end` says. *discard_claimed*: put-back
-    input is discarded on the record at once (a cancel without ``keep_inbox``).
+    *cut*: what cut it short. *ending*: what `turn/end` says; None when only the step was
+    cut and the turn goes on. *discard_claimed*: put-back input is discarded on the record
+    at once (a cancel without ``keep_inbox``).
     *uncertain*: every unanswered call gets ``TOOL_OUTCOME_UNKNOWN``, because the store
     kept no promise about starts (lazy durability).
     """
 
     cut: Cut
-    ending: TurnEnding
+    ending: TurnEnding | None
     discard_claimed: bool = False
     uncertain: bool = False
     new_id: NewId = field(default=crash_id)
@@ -84,7 +86,7 @@ def closers(
     if place.open_turn is None:
         return
     turn = place.open_turn
-    if closing.cut != "error":
+    if closing.cut != "error" and closing.ending is not None:
         yield from _put_back(pending, closing)
     if place.open_step is not None:
         if closing.cut != "error" and not place.answered:
@@ -94,7 +96,8 @@ def closers(
         for owed in place.owed():
             yield from _answer(place, owed, closing)
         yield Draft(StepEnd(turn, place.open_step))
-    yield Draft(TurnEnd(turn, closing.ending))
+    if closing.ending is not None:
+        yield Draft(TurnEnd(turn, closing.ending))
 
 
 def _put_back(pending: PendingInput, closing: Closing) -> Iterator[Draft]:

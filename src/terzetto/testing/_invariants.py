@@ -125,15 +125,17 @@ def calls_are_answered(evidence: Evidence) -> list[str]:
 
 
 def prefix_is_kept(evidence: Evidence) -> list[str]:
-    """An aborted turn keeps the non-blank text and reasoning that its attempt logged."""
+    """A cut turn or step keeps the non-blank text and reasoning that its attempt logged."""
     problems: list[str] = []
     attempt: list[StreamChunk] = []
     committed: AssistantMessageEvent | None = None
     unanchored: list[StreamChunk] = []
     for event in evidence.events:
         match event.data:
-            case StepStart():
-                attempt, committed = [], None
+            case StepStart(turn=turn, step=step):
+                if unanchored and assemble(unanchored).delivered_prefix() is not None:
+                    problems.append(f"turn {turn} lost the text delivered before step {step}")
+                attempt, committed, unanchored = [], None, []
             case AssistantChunk(chunk=chunk):
                 failed = isinstance(chunk, Finish) and not is_complete(chunk.reason)
                 attempt = [] if failed else [*attempt, chunk]
