@@ -340,7 +340,7 @@ def test_in_hooks_it_steers(where: str) -> None:
     @played
     async def run() -> None:
         async with one(["one", "two", "three"]) as life:
-            done = []
+            done: list[str] = []
 
             async def listener(value: object, proceed: object) -> object:
                 if not done:
