@@ -29,8 +29,8 @@ async def test_the_example_answers_after_a_tool_round_trip(tmp_path: Path) -> No
     async with serve_openai(script) as server:
         environment = {
             **os.environ,
-            "OPENAI_API_KEY": "sk-not-a-key",
-            "OPENAI_BASE_URL": server.base_url,
+            "DEEPSEEK_API_KEY": "sk-not-a-key",
+            "DEEPSEEK_BASE_URL": server.base_url,
             "PYTHONPATH": str(ROOT / "src"),
         }
         with trio.fail_after(60):

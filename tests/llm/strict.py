@@ -10,9 +10,9 @@ import re
 from collections.abc import Mapping
 from typing import Literal, NoReturn, TypeAlias
 
-Reasoning: TypeAlias = Literal["any", "forbidden", "with-calls"]
+Reasoning: TypeAlias = Literal["any", "forbidden", "with-calls", "field-with-calls"]
 """What a provider wants of ``reasoning_content`` in history: nothing, never, or with
-every message that has tool calls."""
+every message that has tool calls, where it may be empty or not."""
 
 _ROLES = frozenset({"system", "user", "assistant", "tool"})
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}", re.ASCII)
@@ -106,11 +106,13 @@ def _message(
     for number, call in enumerate(calls if isinstance(calls, list) else []):
         found += _call(call, f"{where}.tool_calls[{number}]", names)
     thought = message.get("reasoning_content")
-    if "reasoning_content" in message and not (isinstance(thought, str) and thought):
+    may_be_empty = reasoning == "field-with-calls"
+    fit = isinstance(thought, str) and (bool(thought) or may_be_empty)
+    if "reasoning_content" in message and not fit:
         found.append(f"{where}.reasoning_content: not a text, or empty")
     if reasoning == "forbidden" and "reasoning_content" in message:
         found.append(f"{where}.reasoning_content: not taken here")
-    if reasoning == "with-calls" and calls and "reasoning_content" not in message:
+    if reasoning.endswith("with-calls") and calls and "reasoning_content" not in message:
         found.append(f"{where}.reasoning_content: missing beside tool calls")
     return found
 

@@ -114,6 +114,8 @@ _OVERFLOW = re.compile(
     r"|too many (input )?tokens|tokens in request more than max",
     re.IGNORECASE,
 )
+# How DeepSeek says it, under the name of an invalid request.
+_WITHHELD = re.compile(r"content exists risk", re.IGNORECASE)
 _NO_FUNDS = re.compile(r"insufficient balance|credit balance is too low", re.IGNORECASE)
 _NEVER_OVERFLOW = frozenset({AUTH, PERMISSION, NOT_FOUND, RATE_LIMIT, QUOTA})
 _CONTROL = re.compile(r"[\x00-\x20\x7f-\x9f]+")
@@ -234,6 +236,8 @@ def _decide(status: int | None, facts: _Facts) -> str:
             return _DECISIVE[name]
     if _NO_FUNDS.search(facts.message[:_MAX_READ_CHARS]):
         return QUOTA
+    if _WITHHELD.search(facts.message[:_MAX_READ_CHARS]):
+        return CONTENT_FILTER
     code = _by_status(status) if status is not None else _by_names(names)
     if code not in _NEVER_OVERFLOW and _OVERFLOW.search(facts.message[:_MAX_READ_CHARS]):
         return CONTEXT_OVERFLOW

@@ -72,17 +72,20 @@ def usage_of(value: object) -> Usage | None:
     if not isinstance(value, dict):
         return None
     prompt, completion = _count(value.get("prompt_tokens")), _count(value.get("completion_tokens"))
+    hit, miss = (_count(value.get(f"prompt_cache_{part}_tokens")) for part in ("hit", "miss"))
+    if prompt is None and miss is not None:  # together they are the prompt
+        prompt = miss + (hit or 0)
     if prompt is None and completion is None:
         return None
     details = value.get("prompt_tokens_details")
     details = details if isinstance(details, dict) else {}
     spent = value.get("completion_tokens_details")
     spent = spent if isinstance(spent, dict) else {}
-    cached = (details.get("cached_tokens"), value.get("prompt_cache_hit_tokens"))
+    cached = _count(details.get("cached_tokens"))
     return Usage(
         input_tokens=prompt or 0,
         output_tokens=completion or 0,
-        cache_read_tokens=next((n for c in cached if (n := _count(c)) is not None), None),
+        cache_read_tokens=hit if cached is None else cached,
         cache_write_tokens=_count(details.get("cache_write_tokens")),
         reasoning_tokens=_count(spent.get("reasoning_tokens")),
     )

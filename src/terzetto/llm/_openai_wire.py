@@ -66,6 +66,7 @@ def encode_request(
     request: Request,
     *,
     reasoning_in_history: bool = False,
+    fill_reasoning: bool = False,
     limit_field: LimitField = "max_tokens",
 ) -> bytes:
     """The body that asks for a streamed answer to *request*.
@@ -76,6 +77,7 @@ def encode_request(
     Args:
         reasoning_in_history: Send earlier reasoning as ``reasoning_content``, byte
             for byte; a message without reasoning has no such field.
+        fill_reasoning: ... except messages with tool calls, which then have an empty one.
         limit_field: The name under which the server takes ``config.max_tokens``.
 
     Raises:
@@ -86,7 +88,7 @@ def encode_request(
         raise InvalidValue(f"options: {sorted(taken)} are written from the request's own fields")
     body: _Wire = {
         "model": clean_text(config.model),
-        "messages": _messages(request, reasoning_in_history),
+        "messages": _messages(request, reasoning_in_history, fill_reasoning),
     }
     if request.tools:
         body["tools"] = [_tool(tool) for tool in request.tools]
@@ -114,7 +116,7 @@ def _tool(tool: ToolSchema) -> _Wire:
     return {"type": "function", "function": function}
 
 
-def _messages(request: Request, with_reasoning: bool) -> list[_Wire]:
+def _messages(request: Request, with_reasoning: bool, fill_reasoning: bool) -> list[_Wire]:
     results = _match_results(request.messages)
     declared = frozenset(tool.name for tool in request.tools)
     wire: list[_Wire] = []
@@ -126,7 +128,10 @@ def _messages(request: Request, with_reasoning: bool) -> list[_Wire]:
                     wire.append({"role": "user", "content": text})
             case AssistantMessage():
                 answers = results.get(position, {})
-                wire += _assistant(message, answers, declared, with_reasoning)
+                sent = _assistant(message, answers, declared, with_reasoning)
+                if fill_reasoning and message.tool_calls:
+                    sent[0].setdefault("reasoning_content", "")
+                wire += sent
             case SystemMessage():
                 if text := _join(message.content):
                     wire.append({"role": "system", "content": text})

@@ -14,7 +14,7 @@ import os
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping
 from contextlib import aclosing, asynccontextmanager
-from typing import TYPE_CHECKING, Self, TypedDict, Unpack
+from typing import TYPE_CHECKING, ClassVar, Self, TypedDict, Unpack
 from urllib.parse import urlsplit
 
 import trio
@@ -66,6 +66,7 @@ class OpenAIChatOptions(TypedDict, total=False):
     max_connections: int
     default_max_tokens: int | None
     reasoning_in_history: bool
+    fill_reasoning: bool
     limit_field: LimitField | None
 
 
@@ -89,6 +90,8 @@ class OpenAIChat:
         max_connections: Most connections at once.
         default_max_tokens: For calls that set no limit; None sends none.
         reasoning_in_history: Send earlier reasoning back as ``reasoning_content``.
+        fill_reasoning: Send an empty ``reasoning_content`` with messages that made tool
+            calls without any; by default they have no such field.
         limit_field: The body field for ``max_tokens``. By default
             ``max_completion_tokens`` for OpenAI itself, whose reasoning models refuse
             the other name, and ``max_tokens`` for everyone else.
@@ -96,6 +99,8 @@ class OpenAIChat:
     Raises:
         InvalidValue: A value that cannot work; the message never shows a credential.
     """
+
+    _home: ClassVar[str] = OPENAI_URL
 
     def __init__(
         self,
@@ -113,6 +118,7 @@ class OpenAIChat:
         max_connections: int = 100,
         default_max_tokens: int | None = None,
         reasoning_in_history: bool = False,
+        fill_reasoning: bool = False,
         limit_field: LimitField | None = None,
     ) -> None:
         if not provider:
@@ -136,6 +142,7 @@ class OpenAIChat:
             provider=provider, model="", max_tokens=default_max_tokens
         ).max_tokens
         self._reasoning_in_history = reasoning_in_history
+        self._fill_reasoning = fill_reasoning
         on_openai = urlsplit(self._base_url).hostname == urlsplit(OPENAI_URL).hostname
         self._limit_field: LimitField = limit_field or (
             "max_completion_tokens" if on_openai else "max_tokens"
@@ -168,15 +175,16 @@ class OpenAIChat:
         key = variables.get(key_variable)
         if not key:
             raise InvalidValue(
-                f"{key_variable} is not set; export it, or pass api_key to OpenAIChat "
+                f"{key_variable} is not set; export it, or pass api_key to {cls.__name__} "
                 "(api_key=None for a server that takes none)"
             )
         check_credential(key, key_variable)
-        url = variables.get(base_url_variable) or OPENAI_URL
+        url = variables.get(base_url_variable) or cls._home
         return cls(base_url=url, api_key=key, **options)
 
     def __repr__(self) -> str:
-        return f"OpenAIChat(provider={self._provider!r}, base_url={self._base_url!r})"
+        name = type(self).__name__
+        return f"{name}(provider={self._provider!r}, base_url={self._base_url!r})"
 
     @property
     def provider(self) -> str:
@@ -210,13 +218,18 @@ class OpenAIChat:
         )
         raise ProviderError(Failure(message=message, code=texts.UNSUPPORTED_REASONING_EFFORT))
 
-    @asynccontextmanager
-    async def _open_stream(self, request: Request) -> AsyncIterator[AsyncIterator[StreamChunk]]:
-        body = encode_request(
+    def _encode(self, request: Request) -> bytes:
+        """The body of *request*; what a provider wants to be different is changed here."""
+        return encode_request(
             request,
             reasoning_in_history=self._reasoning_in_history,
+            fill_reasoning=self._fill_reasoning,
             limit_field=self._limit_field,
         )
+
+    @asynccontextmanager
+    async def _open_stream(self, request: Request) -> AsyncIterator[AsyncIterator[StreamChunk]]:
+        body = self._encode(request)
         url = f"{self._base_url}/chat/completions"
         async with self._http.stream(url, self._headers, body) as answer:
             if answer.status != 200:

@@ -106,9 +106,14 @@ class RetryPolicy:
 
 @frozen(kw_only=True)
 class ModelInfo:
-    """What an adapter declares about the exact model of a prepared call."""
+    """What an adapter declares about the exact model of a prepared call.
+
+    *context_window* and *max_output_tokens* are tokens; None means that nobody said.
+    Neither is enforced: the provider knows better.
+    """
 
     context_window: int | None = None
+    max_output_tokens: int | None = None
     system_prompt_update: Literal["in-history"] | None = None
     tool_update: bool = False
     retry_policy: RetryPolicy | None = None
