@@ -209,11 +209,11 @@ def test_marks_stand_where_they_happened() -> None:
     )
     timeline = read_timeline(events)
     assert timeline.marks == (
-        Mark(20, "resumed"),
-        Mark(30, "model", "p better"),
-        Mark(50, "compaction", "started"),
-        Mark(60, "compaction", "failed"),
-        Mark(70, "forked"),
+        Mark(20, "resumed", "", 2),
+        Mark(30, "model", "p better", 3),
+        Mark(50, "compaction", "started", 6),
+        Mark(60, "compaction", "failed", 7),
+        Mark(70, "forked", "", 8),
     )
     whats = [row.what for row in rows(timeline)]
     assert whats == [
