@@ -713,7 +713,10 @@ def summarize(life: Life, text: str = "summary", *, users_only: bool = True) -> 
         for node in life.session.surface.nodes
         if not users_only or not isinstance(node.data, SystemMessageEvent)
     ]
-    life.session.replace(nodes[0].seq, nodes[-1].seq, [UserMessage(text)])
+    first, last = nodes[0].seq, nodes[-1].seq
+    # Users may not shadow the prompt; an older log may hold an event that did.
+    op, event = Replace(first, last), UserMessageEvent(UserMessage(text))
+    life.session.append(event, op, tuple(node.seq for node in nodes))
 
 
 @played

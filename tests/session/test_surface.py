@@ -153,6 +153,15 @@ class SurfaceMachine(RuleBasedStateMachine):
         self.step += 1
         self.session.append(StepStart(1, self.step))
 
+    def may_be_shadowed(self, first: int, last: int) -> bool:
+        """C166, told by the neighbours alone: no result at either edge has its call outside."""
+        messages = [message for _, message in self.nodes]
+        if first == 0 and isinstance(messages[0], SystemMessage):
+            return False
+        starts_with_a_result = isinstance(messages[first].source, ToolSource)
+        goes_on = last + 1 < len(messages) and isinstance(messages[last + 1].source, ToolSource)
+        return not (starts_with_a_result or goes_on)
+
     @precondition(lambda self: self.nodes)
     @rule(data=st.data())
     def replace_by_users(self, data: st.DataObject) -> None:
@@ -161,6 +170,12 @@ class SurfaceMachine(RuleBasedStateMachine):
         count = data.draw(st.integers(1, last - first + 1))
         messages = [UserMessage(f"summary {n}") for n in range(count)]
         seqs = [seq for seq, _ in self.nodes]
+        if not self.may_be_shadowed(first, last):
+            before = observed(self.session)
+            with pytest.raises(InvalidValue, match="covers"):
+                self.session.replace(seqs[first], seqs[last], messages)
+            assert observed(self.session) == before
+            return
         events = self.session.replace(seqs[first], seqs[last], messages)
         assert [e.data.message for e in events] == messages  # type: ignore[union-attr]
         cited = [seq for event in events for seq in event.sources or ()]
@@ -460,7 +475,7 @@ def test_replace_refuses_what_is_no_range(start: int, end: int) -> None:
     session = opened()
     session.append(UserMessageEvent(UserMessage("a")), APPEND)
     before = observed(session)
-    with pytest.raises(InvalidValue, match="no range"):
+    with pytest.raises(InvalidValue, match="first and the last"):
         session.replace(start, end, [UserMessage("b")])
     assert observed(session) == before
 
@@ -494,6 +509,69 @@ def test_the_replaced_events_stay_in_the_log() -> None:
     session.replace(seqs[0], seqs[2], [UserMessage("x"), UserMessage("y")])
     assert list(session.events)[: len(before)] == before
     assert [text_of(m) for m in session.history()] == ["x", "y"]
+
+
+def with_calls(session: Session, *names: str, answered: int) -> list[int]:
+    """An answer with these calls and *answered* of their results; the seqs of the nodes."""
+    calls = tuple(ToolCallBlock(CallId(name), "tool", "{}") for name in names)
+    message = AssistantMessage(calls, ModelSource("p", "m"))
+    seqs = [session.append(AssistantMessageEvent(1, 1, message), APPEND).seq]
+    for name in names[:answered]:
+        block = ToolResultBlock(CallId(name), (TextBlock("long"),))
+        result = UserMessage((block,), ToolSource(CallId(name)))
+        seqs.append(session.append(ToolResultEvent(1, 1, result), APPEND).seq)
+    return seqs
+
+
+def test_replace_refuses_an_answer_whose_calls_still_run() -> None:
+    """C166: the results that are to come would have no call."""
+    session = opened()
+    first = session.append(UserMessageEvent(UserMessage("a")), APPEND).seq
+    seqs = with_calls(session, "x", "y", answered=1)
+    before = observed(session)
+    with pytest.raises(InvalidValue, match="without the results of all its tool calls"):
+        session.replace(first, seqs[-1], [UserMessage("summary")])
+    assert observed(session) == before
+
+
+def test_a_tool_result_is_shortened_in_its_place() -> None:
+    """C153, C164: content alone changes; identity, source and error stay."""
+    session = opened()
+    _, seq = with_calls(session, "x", answered=1)
+    (event,) = session.replace(
+        seq, seq, [UserMessage((ToolResultBlock(CallId("x"), (TextBlock("cut"),)),))]
+    )
+    old = session.events[seq].data
+    assert isinstance(old, ToolResultEvent)
+    assert isinstance(event.data, ToolResultEvent)
+    assert evolve(event.data, message=old.message) == old
+    assert event.data.message.id == old.message.id
+    assert event.data.message.source == old.message.source
+    assert session.history()[-1] is event.data.message
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        ToolResultBlock(CallId("other"), (TextBlock("cut"),)),
+        ToolResultBlock(CallId("x"), (TextBlock("cut"),), is_error=True),
+    ],
+)
+def test_a_tool_result_is_not_exchanged_for_another(block: ToolResultBlock) -> None:
+    """C153."""
+    session = opened()
+    first = session.append(UserMessageEvent(UserMessage("a")), APPEND).seq
+    _, seq = with_calls(session, "x", answered=1)
+    before = observed(session)
+    with pytest.raises(InvalidValue, match="same call and flag"):
+        session.replace(seq, seq, [UserMessage((block,))])
+    with pytest.raises(InvalidValue, match="the place of itself"):
+        session.replace(first, first, [UserMessage((block,))])
+    with pytest.raises(InvalidValue, match="the place of itself"):
+        session.replace(first, seq, [UserMessage((block,))])
+    with pytest.raises(InvalidValue, match="expected UserMessages, got a str"):
+        session.replace(first, first, ["text"])
+    assert observed(session) == before
 
 
 # --- folds ----------------------------------------------------------------------------------

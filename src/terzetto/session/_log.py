@@ -1,7 +1,7 @@
 """Session: one append-only log with its identity, and everything folded from it.
 
-Appending is synchronous: an event is judged, folded, handed to the store's buffer
-and shown to observers before `append` returns, with no checkpoint. So interrupted
+Appending is synchronous: an event is judged, handed to the store's buffer, folded and
+shown to observers before `append` returns, with no checkpoint. So interrupted
 work is recorded without shields. What is durable is the store's affair.
 """
 
@@ -30,13 +30,13 @@ from ..vocabulary import (
     SessionId,
     TurnEnd,
     UserMessage,
-    UserMessageEvent,
     WrongThread,
     freeze_object,
     new_message_id,
 )
 from ._inbox import PendingInput
 from ._order import Place
+from ._replacing import planned
 from ._surface import Folds, Messages, Surface
 
 RESERVED = (
@@ -183,8 +183,7 @@ class Session:
             ReentrantAppend: Called from inside an observer of an append.
             WrongThread: Called outside the session's thread.
         """
-        if threading.get_ident() != self._thread:
-            raise WrongThread("a session is appended to from its Trio thread only")
+        self._check_thread()
         if self._publishing:
             raise ReentrantAppend(
                 f"cannot append {type(data).__name__} from inside an observer of an append; "
@@ -245,6 +244,13 @@ class Session:
         if failed is not None:
             raise failed
 
+    def _check_thread(self) -> None:
+        if threading.get_ident() != self._thread:
+            raise WrongThread(
+                "a session belongs to its Trio thread; from another one use "
+                "trio.from_thread.run_sync"
+            )
+
     def after_append(self, action: Callable[[], None]) -> None:
         """Run *action* now, or when the append in progress has returned."""
         if self._publishing:
@@ -259,6 +265,7 @@ class Session:
 
         It may not append (`ReentrantAppend`); to react, follow the log from a task.
         """
+        self._check_thread()
         return self.observers.listen(observer)
 
     def record(self, name: str, data: dict[str, object], *, ignorable: bool = False) -> Event:
@@ -275,23 +282,17 @@ class Session:
 
         At most as many messages as nodes; the last takes the rest of the range. The
         replaced events stay in the log. The next request starts a new series.
+
+        A range never parts an answer from the results of its tool calls, and leaves the
+        first system message alone. To shorten one tool result, replace its node by a
+        message with a `ToolResultBlock` of the same call and flag: only content changes.
+
+        Raises `InvalidValue` for another range, or for messages that cannot stand there;
+        `WrongThread` and `ReentrantAppend` as `append` does.
         """
-        nodes = self.surface.span(start, end)
-        if nodes is None:
-            raise InvalidValue(f"replace: {start}..{end} is no range of the surface")
-        if not 0 < len(messages) <= len(nodes):
-            raise InvalidValue(
-                f"replace: expected 1 to {len(nodes)} messages for {len(nodes)} nodes, "
-                f"got {len(messages)}"
-            )
-        seqs = [node.seq for node in nodes]
-        events = []
-        for index, message in enumerate(messages):
-            last = index == len(messages) - 1
-            part = tuple(seqs[index:] if last else seqs[index : index + 1])
-            op = Replace(part[0], part[-1])
-            events.append(self.append(UserMessageEvent(message), op, part))
-        return events
+        self._check_thread()
+        drafts = planned(self.surface, start, end, messages)
+        return [self.append_draft(draft) for draft in drafts]
 
     async def read(self, start: int = 0, stop: int | None = None) -> list[Event]:
         """Events *start* to before *stop*, from memory or from the store."""
@@ -305,6 +306,7 @@ class Session:
         Ends when the session is detached. There is nothing to close, and a slow reader
         holds nobody up. With *durable* an event comes once the store has it.
         """
+        self._check_thread()
         if from_seq < 0:
             raise InvalidValue(f"from_seq: expected 0 or more, got {from_seq}")
         return Follower(self, from_seq, durable)
