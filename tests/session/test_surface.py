@@ -570,7 +570,7 @@ def test_a_tool_result_is_not_exchanged_for_another(block: ToolResultBlock) -> N
     with pytest.raises(InvalidValue, match="the place of itself"):
         session.replace(first, seq, [UserMessage((block,))])
     with pytest.raises(InvalidValue, match="expected UserMessages, got a str"):
-        session.replace(first, first, ["text"])
+        session.replace(first, first, ["text"])  # type: ignore[list-item]
     assert observed(session) == before
 
 
