@@ -4,11 +4,14 @@ The conventions, for who writes a page:
 
 - The ```` ```python ```` blocks of a page run in order, in one namespace, as the main
   program, in an empty folder, with no key in the environment and no network but loopback.
-- A ```` ```output ```` block holds exactly what the ``python`` block before it printed;
+- A ```` ```output ```` block holds exactly what the block before it printed;
   ``...`` in it stands for anything. Only a block without one may print what it likes.
 - Functions named ``test_*`` that a block defines are called after it, as pytest and
   pytest-trio would: with `autojump_clock`, `mock_clock`, `nursery` and `tmp_path`.
-- ``terzetto`` in a ```` ```sh ```` block has to be a command line that the program takes.
+- A block whose first line is ``# name.ext`` is a file: it is saved under that name, not run,
+  and a later block has to use it. The tests of a ``# test_*.py`` are called all the same.
+- A ```` ```sh ```` block that begins with ``python`` or ``pytest`` is run by a shell; it has
+  to succeed. In the others ``terzetto ...`` has to be a command line that the program takes.
 - A ``python`` block that cannot run has ``<!-- not run: reason -->`` on the line before
   it, and is counted; one that a test of its own runs has ``<!-- run by: tests/x.py -->``.
 - Every other fence (``text``, ``json``, ...) is only shown.
@@ -24,6 +27,7 @@ import linecache
 import os
 import re
 import shlex
+import subprocess
 import sys
 import types
 from collections.abc import Awaitable, Callable, Iterator
@@ -37,6 +41,7 @@ from terzetto import cli
 from terzetto.commands._terminal import CommandError
 
 ROOT = Path(__file__).resolve().parents[2]
+SOURCE = ROOT / "src"
 FENCE = re.compile(r"(?P<indent> *)(?P<ticks>`{3,}|:{3,})(?P<info>[^`]*)")
 MARK = re.compile(r"<!-- (?P<kind>not run|run by): *(?P<text>.*?) *-->")
 KEYS = re.compile(r".*(API_KEY|BASE_URL|TOKEN|SECRET|PROXY)", re.IGNORECASE)
@@ -62,6 +67,21 @@ class Block:
 
     def __str__(self) -> str:
         return f"{self.page.relative_to(ROOT)}:{self.line}"
+
+    @property
+    def saved_as(self) -> str | None:
+        """The name of the file that it is, if it is one."""
+        named = re.match(r"# ([\w-]+\.(?:py|toml|ini|txt|md))\n", self.text)
+        return named[1] if named and self.language in {"python", "toml", "ini"} else None
+
+    @property
+    def is_command(self) -> bool:
+        """Whether a shell runs it."""
+        return self.language == "sh" and self.text.startswith(("python ", "pytest "))
+
+    @property
+    def runs(self) -> bool:
+        return (self.language == "python" and not self.mark) or self.is_command
 
 
 def pages() -> list[Path]:
@@ -122,13 +142,18 @@ def problems(page: Path) -> list[str]:
     """What is wrong with the blocks of *page*, without running any."""
     found: list[str] = []
     before: Block | None = None
-    for block in blocks(page):
+    everything = blocks(page)
+    for at, block in enumerate(everything):
+        if (saved := block.saved_as) and not saved.startswith("test_"):
+            stem = saved.removesuffix(".py")
+            if not any(re.search(rf"\b{stem}\b", later.text) for later in everything[at + 1 :]):
+                found.append(f"{block}: nothing uses {saved}")
         if block.language in {"py", "python3", "pycon", "ipython", "{doctest}"}:
             found.append(f"{block}: write ```python, so that it runs")
-        if block.language == "output" and (before is None or before.language != "python"):
-            found.append(f"{block}: an output block follows a python block")
+        if block.language == "output" and (before is None or not before.runs or before.saved_as):
+            found.append(f"{block}: an output block follows a block that is run")
         if block.language == "text" and block.close_above and before is not None:
-            if before.language == "python":
+            if before.runs:
                 found.append(f"{block}: what the block above prints is an ```output block")
         if block.mark == "not run" and not block.reason:
             found.append(f"{block}: say why it is not run")
@@ -188,11 +213,16 @@ class Run:
         """Run every python block that is not marked; compare what each one prints."""
         module = types.ModuleType("__main__")
         everything = blocks(self.page)
-        with _as_main(module), _offline():
+        with _as_main(module), _offline(), _importable():
             for block, after in zip(everything, [*everything[1:], None], strict=True):
-                if block.language != "python" or block.mark:
+                if block.saved_as is not None:
+                    Path(block.saved_as).write_text(block.text, "utf-8")
+                    if block.saved_as.startswith("test_"):
+                        self._run(block, types.ModuleType(Path(block.saved_as).stem))
                     continue
-                printed = self._run(block, module)
+                if not block.runs:
+                    continue
+                printed = shell(block) if block.is_command else self._run(block, module)
                 self.ran += 1
                 if after is not None and after.language == "output":
                     compare(after, printed)
@@ -210,6 +240,23 @@ class Run:
                     self.tests += 1
                     call_test(value)
         return out.getvalue()
+
+
+def shell(block: Block) -> str:
+    """What the commands of *block* print, run with this Python and this checkout."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    environment = {**os.environ, "PATH": path, "PYTHONPATH": str(SOURCE)}
+    done = subprocess.run(
+        ["bash", "-euc", block.text],
+        env={k: v for k, v in environment.items() if not k.startswith("PYTEST_")},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise PageError(f"{block}: it ended with {done.returncode}\n{done.stdout}\n{done.stderr}")
+    return done.stdout
 
 
 def call_test(test: Callable[..., object]) -> None:
@@ -263,6 +310,21 @@ def _as_main(module: types.ModuleType) -> Iterator[None]:
         sys.modules["__main__"] = before
         os.environ.clear()
         os.environ.update(environment)
+
+
+@contextlib.contextmanager
+def _importable() -> Iterator[None]:
+    """The files of the page can be imported, and are forgotten after it."""
+    before, known = list(sys.path), set(sys.modules)
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        yield
+    finally:
+        sys.path[:] = before
+        for name in set(sys.modules) - known:
+            origin = getattr(sys.modules[name], "__file__", None)
+            if origin is not None and Path(origin).parent == Path.cwd():
+                del sys.modules[name]
 
 
 @contextlib.contextmanager

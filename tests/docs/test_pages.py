@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 from pathlib import Path
@@ -20,7 +21,7 @@ def name(page: Path) -> str:
 
 
 PAGES = pages.pages()
-WITH_CODE = [p for p in PAGES if any(b.language == "python" and not b.mark for b in blocks(p))]
+WITH_CODE = [p for p in PAGES if any(b.runs for b in blocks(p))]
 COMMANDS = [(b, words) for p in PAGES for b, words in pages.commands(p)]
 
 
@@ -126,8 +127,9 @@ def test_pages_are_offline_and_see_no_key(write, monkeypatch: pytest.MonkeyPatch
     ("text", "problem"),
     [
         ("'''py\n1\n'''\n", "write ```python"),
-        ("'''output\n1\n'''\n", "follows a python block"),
+        ("'''output\n1\n'''\n", "follows a block that is run"),
         ("'''python\n1\n'''\n\n'''text\n1\n'''\n", "is an ```output block"),
+        ("'''python\n# one.py\n'''\n'''python\nimport other\n'''\n", "nothing uses one.py"),
         ("<!-- not run:  -->\n'''python\n1\n'''\n", "say why"),
         ("<!-- run by: tests/none.py -->\n'''python\n1\n'''\n", "is no test file"),
         ("<!-- not run: no -->\n'''sh\n1\n'''\n", "only python blocks"),
@@ -136,6 +138,32 @@ def test_pages_are_offline_and_see_no_key(write, monkeypatch: pytest.MonkeyPatch
 def test_a_block_that_would_not_be_checked_is_a_problem(write, text: str, problem: str) -> None:
     [found] = problems(write(text))
     assert problem in found
+
+
+def test_files_are_saved_imported_and_run(write) -> None:
+    page = write(
+        "'''python\n# one.py\nprint('two', __name__)\n'''\n"
+        "'''python\nimport one\n'''\n'''output\ntwo one\n'''\n"
+        "'''sh\npython one.py\npython -c 'exit(3)' || echo $?\n'''\n"
+        "'''output\ntwo __main__\n3\n'''\n"
+    )
+    assert problems(page) == []
+    run = Run(page)
+    run.play()
+    assert run.ran == 2
+    with pytest.raises(ImportError):
+        importlib.import_module("one")
+
+
+def test_a_command_that_fails_is_an_error(write) -> None:
+    with pytest.raises(PageError, match="ended with 3"):
+        Run(write("'''sh\npython -c 'exit(3)'\n'''\n")).play()
+
+
+def test_a_test_file_is_run(write) -> None:
+    page = write("'''python\n# test_one.py\ndef test_it():\n    assert 1 == 2\n'''\n")
+    with pytest.raises(AssertionError):
+        Run(page).play()
 
 
 def test_a_fence_that_never_closes_is_an_error(write) -> None:
