@@ -163,7 +163,7 @@ async def open_engine(
     """Open an engine for the length of the block.
 
     Args:
-        adapters: The models; each serves one provider name.
+        adapters: The models; each serves one provider name. The engine closes them.
         tools: For every agent.
         store: Where sessions are kept; in memory only when absent.
         executor: Runs tool batches; a bounded rolling pool when absent.
@@ -204,11 +204,16 @@ async def open_engine(
         make_bell=TrioBell,
         report_unsaved=report_unsaved,
     )
-    for adapter in adapters:
-        runtime.register(adapter)
-    for tool in tools:
-        scope.add_tool(tool)
-    agents.register_driver(driver or LoopDriver())
+    given = list(adapters)
+    try:
+        for adapter in given:
+            runtime.register(adapter)
+        for tool in tools:
+            scope.add_tool(tool)
+        agents.register_driver(driver or LoopDriver())
+    except BaseException:  # they were handed over, whether or not the engine opens
+        await _close_adapters(given, shutdown_timeout)
+        raise
     engine = Engine(agents, scope, settings, unsaved)
 
     body: BaseException | None = None
@@ -226,12 +231,12 @@ async def open_engine(
     except BaseException as error:  # agents end with outcomes; what leaves here is the host's
         ours = error
     scope.close()
-    await _close_adapters(runtime, shutdown_timeout)
+    await _close_adapters(runtime.adapters(), shutdown_timeout)
     _leave_engine(body, ours, unsaved)
 
 
-async def _close_adapters(runtime: ModelRuntime, seconds: float) -> None:
-    for adapter in runtime.adapters():
+async def _close_adapters(adapters: Iterable[Adapter], seconds: float) -> None:
+    for adapter in adapters:
         with trio.move_on_after(seconds, shield=True):
             try:
                 await adapter.aclose()

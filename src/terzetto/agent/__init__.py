@@ -1,7 +1,7 @@
 """Floor 3: the only loop."""
 
 from ._agent import Agent as Agent
-from ._creation import Agents as Agents, Setup as Setup
+from ._creation import Agents as Agents
 from ._driver import Driven as Driven, Driver as Driver, LoopDriver as LoopDriver
 from ._hooks import (
     AgentErrorNotice as AgentErrorNotice,
@@ -26,6 +26,7 @@ from ._initiator import (
 )
 from ._lifetime import AgentHandle as AgentHandle
 from ._model import AgentModel as AgentModel
+from ._options import Setup as Setup
 from ._registry import AgentRegistry as AgentRegistry
 from ._scope import AgentScope as AgentScope
 from ._services import Services as Services, Settings as Settings

@@ -17,6 +17,7 @@ from ..vocabulary import (
     AgentDisposed,
     CancelCause,
     DuplicateMessage,
+    Failure,
     InboxTarget,
     InvalidValue,
     MessageId,
@@ -31,6 +32,7 @@ from ._activity import Activity, RunState, Waiter
 from ._bound import Bound
 from ._initiator import agent_being_created, current_agent
 from ._model import AgentModel
+from ._saving import Saving
 from ._scope import AgentScope
 from ._turn import Turn
 
@@ -52,6 +54,7 @@ class Agent:
     parent: Agent | None
     _state: RunState
     _bound: Bound
+    _saving: Saving
     _crash: BaseException | None = field(default=None, init=False)
     _thread: int = field(factory=threading.get_ident, init=False)
     _nursery: trio.Nursery | None = field(default=None, init=False)
@@ -73,6 +76,16 @@ class Agent:
     def disposed(self) -> bool:
         """Whether the agent takes no input any more."""
         return self._state.gone
+
+    @property
+    def health(self) -> Failure | None:
+        """What keeps the log from being saved, since the last flush that failed; None if all
+        is well.
+
+        What is in memory is intact, ``session.durable_seq`` says how much of it is stored,
+        and no request is sent and no tool starts until a flush succeeds.
+        """
+        return self._saving.trouble
 
     @property
     def inbox(self) -> Inbox:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import inspect
 import secrets
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import TypeAlias
 
 import trio
 from attrs import define, evolve, field
@@ -24,7 +23,6 @@ from ..vocabulary import (
     EndSeed,
     Event,
     ForkError,
-    InvalidValue,
     MessageId,
     ModelSelection,
     SessionHeader,
@@ -38,31 +36,16 @@ from ._bound import Bound
 from ._driver import Driven
 from ._hooks import SessionStarted, SessionStartSource
 from ._initiator import being_created
-from ._lifetime import AgentHandle, Lifetime, NoStore, WritePath
-from ._model import AgentModel, checked_selection
+from ._lifetime import AgentHandle, Lifetime
+from ._model import AgentModel
+from ._options import Options, Setup, absolute, checked_options
 from ._registry import AgentRegistry
 from ._request import RequestBuilder
+from ._saving import NoStore, Saving, WritePath
 from ._scope import AgentScope
 from ._services import Services
 from ._step import StepRunner
 from ._waiting import Acquisition, TrioBell
-
-Commit: TypeAlias = Callable[[], None]
-Setup: TypeAlias = Callable[[Agent], Awaitable[Commit | None] | Commit | None]
-"""Composes an agent nobody has seen yet. Sync or async; may return a commit, a plain
-function called right before publication."""
-
-
-@define(kw_only=True, eq=False)
-class Options:
-    """What `create` and `resume` were asked for."""
-
-    selection: ModelSelection | None
-    system: str | None
-    tools: tuple[Tool, ...]
-    max_tokens: int | None
-    parent: Agent | None
-    setup: Setup | None
 
 
 @define(eq=False)
@@ -118,11 +101,11 @@ class Agents(AgentRegistry):
         Cancellation: the same rollback, then `trio.Cancelled`.
         """
         agent_id = SessionId(session_id or f"session-{secrets.token_hex(8)}")
-        options = _options(provider, model, effort, system, tools, max_tokens, parent, setup)
+        options = checked_options(provider, model, effort, system, tools, max_tokens, parent, setup)
         header = SessionHeader(
             id=agent_id,
             created_ms=self.now_ms(),
-            cwd=_absolute(cwd),
+            cwd=absolute(cwd),
             seed_length=len(seed),
             meta=freeze_object(meta or {}),
         )
@@ -163,7 +146,7 @@ class Agents(AgentRegistry):
         `CorruptLog`, and everything `create` raises.
         """
         agent_id = SessionId(session_id)
-        options = _options(provider, model, effort, system, tools, max_tokens, parent, setup)
+        options = checked_options(provider, model, effort, system, tools, max_tokens, parent, setup)
         store = self.store
         if store is None:
             raise UsageError("resuming needs a store; give one to open_engine(store=...)")
@@ -297,16 +280,14 @@ class Agents(AgentRegistry):
         model = AgentModel(session, _initial(session, options.selection))
         parent = options.parent
         bound = parent._bound if parent is not None else Bound(self.shutdown_timeout)
-        agent = Agent(session, scope, model, parent, state, bound)
+        saving = Saving(session, path)
+        agent = Agent(session, scope, model, parent, state, bound, saving)
         state.view = agent
-
-        async def flush() -> None:
-            await path.flush()
-            session.bell.ring()
-
         requests = RequestBuilder(agent, session, scope, self.services.runtime, options.max_tokens)
-        steps = StepRunner(agent, session, state, scope, self.services, requests, flush)
-        driven = Driven(session, state, scope, model, requests, steps, flush, parent is not None)
+        steps = StepRunner(agent, session, state, scope, self.services, requests, saving.flush)
+        driven = Driven(
+            session, state, scope, model, requests, steps, saving.flush, parent is not None
+        )
         return Lifetime(
             agent,
             driven,
@@ -361,38 +342,3 @@ def _initial(session: Session, selection: ModelSelection | None) -> ModelSelecti
         return selection
     route = header.config.selection
     return evolve(route, effort=None) if "reasoningEffort" in header.adapter_defaults else route
-
-
-def _options(
-    provider: str | None,
-    model: str | None,
-    effort: str | None,
-    system: str | None,
-    tools: Iterable[Tool],
-    max_tokens: int | None,
-    parent: Agent | None,
-    setup: Setup | None,
-) -> Options:
-    if (provider is None) != (model is None):
-        raise InvalidValue("provider and model come as a pair; give both or neither")
-    selection = None
-    if provider is not None and model is not None:
-        selection = checked_selection(provider, model, effort)
-    if max_tokens is not None and (
-        isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 1
-    ):
-        raise InvalidValue(f"max_tokens: expected a positive integer, got {max_tokens!r}")
-    return Options(
-        selection=selection,
-        system=system,
-        tools=tuple(tools),
-        max_tokens=max_tokens,
-        parent=parent,
-        setup=setup,
-    )
-
-
-def _absolute(cwd: str | None) -> str | None:
-    if cwd is not None and not cwd.startswith("/"):
-        raise InvalidValue(f"cwd: expected an absolute path, got {cwd!r}")
-    return cwd

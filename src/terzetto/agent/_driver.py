@@ -202,7 +202,7 @@ class _Loop:
         state.turn_open = False
         try:
             if cut.reraise is None:
-                await self._flush_ending()
+                await self._flush_ending(number)
         finally:
             # Who asked for the turn is told when its end is durable, or cannot be.
             self._settle_waiters(number, first, cut)
@@ -267,12 +267,13 @@ class _Loop:
         assert cut.error is not None
         failure = cut.ending.error
         logger.error("turn %d of %s failed: %s", turn, self.session.id, failure.message)
-        self.state.tell(
-            self.agent.scope.hooks.agent_error,
-            AgentErrorNotice(
-                agent=self.state.view, turn=turn, step=step, error=cut.error, failure=failure
-            ),
+        self._tell(turn, step, cut.error, failure)
+
+    def _tell(self, turn: int, step: int, error: Exception, failure: Failure) -> None:
+        notice = AgentErrorNotice(
+            agent=self.state.view, turn=turn, step=step, error=error, failure=failure
         )
+        self.state.tell(self.agent.scope.hooks.agent_error, notice)
 
     def _settle_waiters(self, number: int, first: int, cut: _Cut) -> None:
         waiters = [w for w in self.state.waiters.values() if w.turn_number == number]
@@ -289,8 +290,9 @@ class _Loop:
             else:
                 waiter.settle(turn)
 
-    async def _flush_ending(self) -> None:
-        """Make the ending durable before idle; if that fails, the ending stands.
+    async def _flush_ending(self, turn: int) -> None:
+        """Make the ending durable before idle; if that fails, the ending stands and
+        ``agent_error`` says so.
 
         Disposal does not wait here: closing the write path flushes, within its bound.
         """
@@ -301,7 +303,11 @@ class _Loop:
             with trio.CancelScope() as state.flushing:
                 await self.agent.flush()
         except StoreError as error:
-            logger.error("the end of a turn of %s is not durable: %s", self.session.id, error)
+            failure = turn_failure(error)
+            logger.error(
+                "the end of turn %d of %s is not saved: %s", turn, self.session.id, failure.message
+            )
+            self._tell(turn, self.session.place.last_step, error, failure)
         finally:
             state.flushing = None
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Protocol
 
 import trio
 from attrs import define, field
@@ -33,27 +32,10 @@ from ._bound import Bound
 from ._driver import Driven, Driver
 from ._initiator import initiated_by
 from ._registry import AgentRegistry
+from ._saving import WritePath
 from ._scope import AgentScope
 
 logger = logging.getLogger("terzetto")
-
-
-class WritePath(Protocol):
-    """How a session's events reach its store, and how that ends."""
-
-    async def flush(self) -> None: ...
-
-    async def close(self) -> None: ...
-
-
-class NoStore:
-    """Memory-only sessions: nothing to wait for."""
-
-    async def flush(self) -> None:
-        return None
-
-    async def close(self) -> None:
-        return None
 
 
 @define(eq=False)

@@ -271,6 +271,9 @@ class Session:
     def record(self, name: str, data: dict[str, object], *, ignorable: bool = False) -> Event:
         """Append an event of your own type *name*, with a JSON object as its data.
 
+        A store loads it again only where *name* is among its ``extensions=``, or the event
+        is *ignorable*: a program that does not know it can do without it.
+
         Raises `InvalidValue` for a reserved name or data that is not lossless JSON.
         """
         if not name or name.startswith(RESERVED):
