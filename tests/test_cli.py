@@ -55,9 +55,16 @@ BASE = ("chat", "--base-url", "http://127.0.0.1:9/v1", "--model", "m")
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ([], "expected a command, demo or chat; see terzetto --help"),
+        ([], "expected a command: demo, chat or show; see terzetto --help"),
         (["sing"], "invalid choice: 'sing' (choose from "),
         (["demo", "--slow"], "'--slow' is no option of this command"),
+        (["show"], "the following arguments are required: SESSION"),
+        (["show", "x", "--turn", "two"], "expected 3, 2-4 or 2-, got 'two'"),
+        (["show", "x", "--turn", "3-2"], "expected turns from 1 on, upwards, got '3-2'"),
+        (["show", "x", "--turn", "0"], "expected turns from 1 on, upwards, got '0'"),
+        (["show", "x", "--width", "29"], "expected a number from 30 to 1000, got '29'"),
+        (["show", "x", "--width", "wide"], "expected a number from 30 to 1000, got 'wide'"),
+        (["show", ".."], "session id '..' cannot name a session"),
         (["demo", "here"], "expected options only, got something else"),
         (["demo", "--dir", "not-there"], "--dir: expected a folder, got 'not-there'"),
         (["chat"], "the following arguments are required: --base-url, --model"),

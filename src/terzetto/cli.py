@@ -1,7 +1,7 @@
-"""The command line: ``terzetto demo`` and ``terzetto chat``.
+"""The command line: ``terzetto demo``, ``terzetto chat`` and ``terzetto show``.
 
 Owns arguments, exit codes and the last word about failures: one line on stderr, never a
-traceback. What the commands do is theirs (`_demo`, `_chat`); they are imported when they
+traceback. What the commands do is theirs (`_demo`, `_chat`, `_show`); they are imported when they
 run, so that ``--help`` does not wait for them.
 """
 
@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, NoReturn
 from attrs import evolve
 
 from . import __version__
+from .commands._show import add_arguments as add_show_arguments, options_of, run_show
 from .commands._terminal import CommandError, Diagnostics, Terminal, one_line
 from .tools import Tool
 from .vocabulary import InvalidValue, TerzettoError, UsageError, chain_text
@@ -42,6 +43,15 @@ line is one prompt.
   terzetto chat --base-url http://127.0.0.1:8080/v1 --model llama
   terzetto chat --base-url https://api.openai.com/v1 --model gpt-5 \\
                 --api-key-env OPENAI_API_KEY --tools my_tools:search
+"""
+_SHOW = """\
+Show a session from its log: what was said, the tools over time, how each turn ended. The
+log is only read, so the session may be in use. SESSION is an id in the folder of --log, or
+the path of a log.
+
+  terzetto show 5f0c --log sessions
+  terzetto show sessions/5f0c.jsonl --turn 2-4
+  terzetto show 5f0c --json
 """
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]{0,63}")
 
@@ -125,8 +135,10 @@ def _parser() -> _Parser:
     commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND")
     demo = commands.add_parser("demo", help="see what it does, without a key", description=_DEMO)
     chat = commands.add_parser("chat", help="talk to a model", description=_CHAT)
+    show = commands.add_parser("show", help="look at a session", description=_SHOW)
     _add_demo(demo)
     _add_chat(chat)
+    add_show_arguments(show)
     return parser
 
 
@@ -192,8 +204,8 @@ def _run(argv: Sequence[str] | None) -> int:
     if unknown:
         _refuse_unknown(unknown)
     if arguments.command is None:
-        parser.error("expected a command, demo or chat")
-    run = {"demo": _demo, "chat": _chat}[arguments.command]
+        parser.error("expected a command: demo, chat or show")
+    run = {"demo": _demo, "chat": _chat, "show": _show}[arguments.command]
     with open(os.devnull, "w", encoding="utf-8") as nowhere:  # for streams that are closed
         diagnostics = Diagnostics(Terminal.on(sys.stderr or nowhere))
         with diagnostics.collecting():
@@ -253,6 +265,10 @@ def _chat(arguments: argparse.Namespace, terminal: Terminal, diagnostics: Diagno
     if sys.stdin is not None:
         lines = Lines(sys.stdin.fileno(), sys.stdin.encoding or "utf-8", sys.stdin.isatty())
     return trio.run(partial(run_chat, options, lines, terminal, diagnostics))
+
+
+def _show(arguments: argparse.Namespace, terminal: Terminal, _: Diagnostics) -> int:
+    return run_show(options_of(arguments), terminal)
 
 
 def _check(options: ChatOptions) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shlex
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
@@ -124,6 +125,8 @@ def _tell_places(places: _Places, stage: Stage) -> None:
         stage.terminal.line()
         stage.terminal.line(f"The log, {count} lines of JSON:", "bold")
         stage.terminal.line(f"  {places.log}")
+        stage.terminal.line("To look at it again, with the tools over time:", "bold")
+        stage.terminal.line(f"  terzetto show {shlex.quote(str(places.log))}")
     if notes := sorted(places.notes.glob("*")):
         stage.terminal.line("The note that the tool wrote:", "bold")
         stage.terminal.line(f"  {notes[-1]}")

@@ -88,10 +88,12 @@ def scan(data: bytes, extensions: Collection[str]) -> Scan | None:
                 raise CorruptLog(str(error), f"line {line}, byte {start}") from error
             torn = f"cut {len(data) - start} bytes of an unfinished record, line {line}"
             return Scan(header, events, start, torn)
-        with _placed(line, start):
+        try:  # and not `_placed`: this runs for every event of a log
             event = decode_event(obj, seq_hint=len(events), extensions=extensions)
             if event.seq != len(events):
                 raise InvalidValue(f"seq {event.seq} where {len(events)} comes next")
+        except InvalidValue as error:
+            raise CorruptLog(str(error), f"line {line}, byte {start}") from error
         events.append(event)
     return Scan(header, events, end)
 

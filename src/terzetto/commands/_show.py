@@ -1,0 +1,199 @@
+"""``terzetto show``: a session's log for people, or for programs.
+
+Reads the file and nothing else: no lock is taken, nothing is repaired, and a session that
+is in use at this moment can be shown as far as it is stored.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import re
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from attrs import evolve, frozen
+
+from ..stores._jsonl_file import SUFFIX, Scan, failing, file_name, scan
+from ..timeline import read_timeline
+from ..vocabulary import CorruptLog, InvalidValue
+from ._show_json import document
+from ._show_lines import Shown, render
+from ._terminal import CommandError, Terminal
+
+FOLDER = Path("sessions")
+"""Where sessions are looked for by default."""
+NARROWEST, WIDEST = 30, 1_000
+_TURNS = re.compile(r"(\d+)(-(\d*))?")
+
+
+@frozen(kw_only=True)
+class ShowOptions:
+    """What the command line says. *session* is an id in *folder*, or the path of a log."""
+
+    session: str
+    folder: Path = FOLDER
+    json: bool = False
+    turns: range | None = None
+    width: int | None = None
+    color: bool | None = None
+    """None: as the terminal is."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of ``terzetto show``."""
+    add = parser.add_argument
+    add("session", metavar="SESSION", help="a session id, or the path of a log")
+    add("--log", type=Path, default=FOLDER, metavar="DIR", help=f"the folder; {FOLDER} by default")
+    add("--json", action="store_true", help="one JSON document, for programs")
+    add("--turn", type=_turns, metavar="N", help="only this turn; 2-4 or 2- for several")
+    add("--width", type=_width, metavar="COLUMNS", help="as wide as the terminal by default")
+    add(
+        "--color",
+        choices=("auto", "always", "never"),
+        default="auto",
+        help="auto, the default: on a terminal, unless NO_COLOR is set",
+    )
+    add("--no-color", dest="color", action="store_const", const="never", help="--color never")
+
+
+def options_of(arguments: argparse.Namespace) -> ShowOptions:
+    """The options that *arguments* stand for."""
+    return ShowOptions(
+        session=arguments.session,
+        folder=arguments.log,
+        json=arguments.json,
+        turns=arguments.turn,
+        width=arguments.width,
+        color={"auto": None, "always": True, "never": False}[arguments.color],
+    )
+
+
+def _turns(text: str) -> range:
+    found = _TURNS.fullmatch(text)
+    if found is None or len(text) > 20:
+        raise argparse.ArgumentTypeError(f"expected 3, 2-4 or 2-, got {text!r}")
+    first = int(found[1])
+    last = first if found[2] is None else int(found[3] or 2**53)
+    if not 1 <= first <= last:
+        raise argparse.ArgumentTypeError(f"expected turns from 1 on, upwards, got {text!r}")
+    return range(first, last + 1)
+
+
+def _width(text: str) -> int:
+    if not text.isdecimal() or len(text) > 6 or not NARROWEST <= int(text) <= WIDEST:
+        raise argparse.ArgumentTypeError(
+            f"expected a number from {NARROWEST} to {WIDEST}, got {text!r}"
+        )
+    return int(text)
+
+
+def run_show(options: ShowOptions, terminal: Terminal) -> int:
+    """Show the session; the exit code, 0.
+
+    Raises `CommandError` if there is no such log or turn, `CorruptLog` for a damaged one,
+    OSError if nobody reads *terminal*.
+    """
+    shown = read(options)
+    if options.json:
+        # Nothing but ASCII: what a model wrote cannot reach the terminal as itself.
+        terminal.write(json.dumps(document(shown), indent=2) + "\n")
+        return 0
+    look = terminal.look
+    look = evolve(look, width=options.width or look.width)
+    look = evolve(look, color=look.color if options.color is None else options.color)
+    terminal.look = look
+    lines = render(shown, look)
+    terminal.write("".join(one.painted(terminal.style) + "\n" for one in lines))
+    return 0
+
+
+def read(options: ShowOptions) -> Shown:
+    """What *options* ask for, from the file."""
+    path = _path(options)
+    with failing(options.session, "reading"):
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:
+            raise CommandError(_not_there(options, path)) from None
+        except IsADirectoryError:
+            raise CommandError(f"expected a log, got the folder {str(path)!r}") from None
+    with _without_collections():
+        found = _scan(data, path)
+        timeline = read_timeline(found.events)
+    shown = Shown(
+        header=found.header,
+        timeline=timeline,
+        torn=len(data) - found.length,
+        turns=options.turns,
+    )
+    if options.turns is not None and not shown.wanted():
+        there = f"turns 1 to {len(timeline.turns)}" if timeline.turns else "no turns"
+        raise CommandError(f"--turn: the session has {there}, not {_said(options.turns)}")
+    return shown
+
+
+def _said(turns: range) -> str:
+    return str(turns.start) if len(turns) == 1 else f"{turns.start} and later"
+
+
+def _path(options: ShowOptions) -> Path:
+    if "/" in options.session or options.session.endswith(SUFFIX):
+        return Path(options.session)
+    try:
+        return options.folder / file_name(options.session)
+    except InvalidValue as error:
+        raise CommandError(str(error), 2) from error
+
+
+def _not_there(options: ShowOptions, path: Path) -> str:
+    if path == Path(options.session):
+        return f"there is no file {str(path)!r}"
+    if not options.folder.is_dir():
+        return (
+            f"there is no folder {str(options.folder)!r} to look for sessions in; "
+            "name it with --log, or give the path of a log"
+        )
+    said = f"there is no session {options.session!r} in {str(options.folder)!r}"
+    names = sorted(one.stem for one in options.folder.glob(f"*{SUFFIX}"))
+    if not names:
+        return f"{said}, nor any other"
+    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    return f"{said}; there are: {', '.join(names[:5])}{more}"
+
+
+class _Every(Collection[str]):
+    """Knows all extensions: what they mean does not matter for being shown."""
+
+    def __contains__(self, name: object) -> bool:
+        return True
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+
+def _scan(data: bytes, path: Path) -> Scan:
+    try:
+        found = scan(data, _Every())
+    except CorruptLog as error:
+        raise CommandError(f"{str(path)!r} is damaged, or no log of Terzetto: {error}") from error
+    if found is None:
+        raise CommandError(f"{str(path)!r} holds no session: its creation was not finished")
+    return found
+
+
+@contextmanager
+def _without_collections() -> Iterator[None]:
+    """All that is made here is kept: looking for garbage again and again finds none."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
