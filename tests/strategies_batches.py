@@ -12,7 +12,12 @@ from attrs import frozen
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-Mode: TypeAlias = Literal["parallel", "exclusive", "raises", "truthy", "unknown", "invalid"]
+from terzetto import Read, Write
+from terzetto.tools import Touch
+
+Mode: TypeAlias = Literal[
+    "parallel", "touches", "exclusive", "raises", "truthy", "unknown", "invalid"
+]
 """How a call is classified: ``raises`` and ``truthy`` (1, not True) are exclusive, and so are
 calls of unknown tools and calls with arguments that do not fit."""
 Ending: TypeAlias = Literal["return", "raise", "swallow", "shield", "reraise"]
@@ -27,6 +32,8 @@ class CallPlan:
     """One call. *pre* and *post* are the ticks that its listeners wait, *timeout* in half ticks."""
 
     mode: Mode = "parallel"
+    touches: tuple[Touch, ...] = ()
+    """What a call of mode ``touches`` touches."""
     ticks: int = 0
     ending: Ending = "return"
     timeout: float | None = None
@@ -39,7 +46,17 @@ class CallPlan:
 
     @property
     def parallel(self) -> bool:
-        return self.mode == "parallel"
+        return self.mode in ("parallel", "touches")
+
+    def conflicts(self, other: CallPlan) -> bool:
+        """Whether both touch one resource and one of them writes it."""
+        if not self.mode == other.mode == "touches":
+            return False
+        return any(
+            mine.resource == theirs.resource and Write in (type(mine), type(theirs))
+            for mine in self.touches
+            for theirs in other.touches
+        )
 
 
 @frozen(kw_only=True)
@@ -54,14 +71,25 @@ class BatchPlan:
     cancel: float | None = None
 
 
+def touches(resources: str = "abc") -> SearchStrategy[Touch]:
+    """One read or write of one of few resources."""
+    return st.builds(
+        lambda kind, resource: kind(resource),
+        st.sampled_from([Read, Read, Write]),
+        st.sampled_from(resources),
+    )
+
+
 def call_plans(*, calm: bool = False) -> SearchStrategy[CallPlan]:
     """One call; *calm*: nothing of it waits but its body, which ends by returning or raising."""
-    modes: list[Mode] = ["parallel"] * 5 + ["exclusive", "raises", "truthy", "unknown", "invalid"]
+    modes: list[Mode] = ["parallel"] * 3 + ["touches"] * 5
+    modes += ["exclusive", "raises", "truthy", "unknown", "invalid"]
     endings: list[Ending] = ["return", "raise", "swallow", "shield", "reraise"]
     waits = st.just(0) if calm else st.sampled_from([0, 0, 1, 2])
     return st.builds(
         CallPlan,
         mode=st.sampled_from(modes),
+        touches=st.lists(touches(), max_size=3).map(tuple),
         ticks=st.integers(0, 4),
         ending=st.sampled_from(endings[:2] if calm else endings),
         timeout=st.none() if calm else st.none() | st.sampled_from([0.5, 1.5, 2.5]),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -14,10 +14,12 @@ from terzetto import (
     AgentDisposed,
     Engine,
     MessageDiscarded,
+    Read,
     Session,
     ToolRun,
     TurnFailed,
     UserMessage,
+    Write,
     tool,
 )
 from terzetto.agent import Reject, Retry
@@ -288,6 +290,62 @@ def stubborn_model() -> ScriptedModel:
     return ScriptedModel([call("stubborn", id="c1"), "more", "more", "more"])
 
 
+async def touching(stage: Stage) -> None:
+    """Readers and writers of two files, three at once; no two bodies that conflict overlap."""
+    inside: dict[str, list[str]] = {}
+
+    @tool(parallel=lambda args: args["path"] == "both")
+    async def stat(path: str, run: ToolRun) -> str:
+        """Look at the folder."""
+        async with stage.body(run):
+            await trio.sleep(0.1)
+        return path
+
+    def reads(args: Mapping[str, object]) -> Iterator[Read]:
+        yield Read(str(args["path"]))
+
+    @tool(touches=reads)
+    async def read(path: str, run: ToolRun) -> str:
+        """Read a file."""
+        async with stage.body(run):
+            return await use("read", path)
+
+    @tool(touches=lambda args: {Write(str(args["path"]))})
+    async def write(path: str, run: ToolRun) -> str:
+        """Write a file, and clean up under a shield."""
+        async with stage.body(run):
+            return await use("write", path)
+
+    async def use(how: str, path: str) -> str:
+        others = inside.setdefault(path, [])
+        if others and (how == "write" or "write" in others):
+            stage.problems.append(f"a {how} of {path} during {others}")
+        others.append(how)
+        try:
+            await trio.sleep(0.1)
+        finally:
+            if how == "write":
+                with trio.CancelScope(shield=True):
+                    await trio.sleep(0.1)
+            others.remove(how)
+        return path
+
+    async with stage.open_engine([stat, read, write], max_parallel_tool_calls=3) as engine:
+        async with stage.open_agent(engine) as agent:
+            tell(stage, "followup", "go")
+            tell(stage, "followup", "then")
+            await agent.wait_idle()
+
+
+def touching_model() -> ScriptedModel:
+    plan = ["read a", "read a", "write a", "write b", "read a", "stat both", "read b", "stat c"]
+    calls = [
+        call(name, id=f"c{number}", path=path)
+        for number, (name, path) in enumerate(entry.split() for entry in plan)
+    ]
+    return ScriptedModel([answer(*calls), answer(Delay(0.1), "done"), *["more"] * 4])
+
+
 SCENARIOS: dict[str, tuple[Scenario, Callable[[], ScriptedModel]]] = {
     "maintenance": (maintenance, slowly("first", "second")),
     "asking": (asking, slowly("first", "a", "b", "c")),
@@ -297,13 +355,14 @@ SCENARIOS: dict[str, tuple[Scenario, Callable[[], ScriptedModel]]] = {
     "slow store": (slow_store, looking),
     "failing": (failing, failing_model),
     "drafted": (drafted, stubborn_model),
+    "touching": (touching, touching_model),
 }
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.name)
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_every_point_of_a_small_scenario_keeps_the_invariants(name: str, source: Source) -> None:
-    """C67 C34 C16 C28 C32 C127 C134 C176 and the eight: one small scenario, one source."""
+    """C67 C34 C16 C28 C32 C120 C127 C134 C176 and the eight: one small scenario, one source."""
     scenario, model = SCENARIOS[name]
     report = explore(scenario, model, name=name, sources=[source])
     assert report.violations == []

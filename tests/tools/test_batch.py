@@ -114,6 +114,8 @@ class Play:
                 raise RuntimeError("a classifier that fails")
             return 1 if plan.mode == "truthy" else plan.mode != "exclusive"
 
+        if plan.mode == "touches":
+            return tool(name=name, touches=lambda args: plan.touches, timeout=plan.timeout)(body)
         return tool(name=name, parallel=classify, timeout=plan.timeout)(body)
 
     async def _body(self, name: str, plan: CallPlan) -> str:
@@ -228,6 +230,19 @@ def exclusive_calls_are_alone(play: Play) -> Iterator[str]:
             yield f"{name} is exclusive, and yet {late} commit after it, {early} start before it"
 
 
+def conflicting_calls_follow_one_another(play: Play) -> Iterator[str]:
+    """C122 C123: the later one is not even recorded before the body of the earlier has ended."""
+    ran = [name for name in play.names if play.timeline.has("body>", name)]
+    for index, name in enumerate(ran):
+        start = play.timeline.index("call", name)
+        yield from (
+            f"{name} starts while {other} still runs, and they conflict"
+            for other in ran[:index]
+            if play.of(name).conflicts(play.of(other))
+            and play.timeline.index("body<", other) > start
+        )
+
+
 def the_log_is_durable_before_a_body_starts(play: Play) -> Iterator[str]:
     """DESIGN 9: recorded, then flushed, then started."""
     entries = play.timeline.entries
@@ -314,6 +329,9 @@ def _standing_still(play: Play, at: int) -> Iterator[str]:
     alone = bool(opened) and not play.of(opened[-1]).parallel and committed < len(opened)
     free = sum(not settled(name) for name in opened) < play.plan.capacity
     barred = not play.of(following).parallel and committed < len(opened)
+    barred = barred or any(
+        play.of(following).conflicts(play.of(name)) for name in opened if not settled(name)
+    )
     if free and not alone and not barred:
         yield f"after {time}: {following} may start and does not"
 
@@ -415,6 +433,7 @@ LAWS = (
     every_call_has_one_result_in_order,
     no_more_bodies_than_slots,
     exclusive_calls_are_alone,
+    conflicting_calls_follow_one_another,
     the_log_is_durable_before_a_body_starts,
     a_start_waits_for_a_commit_in_progress,
     ready_results_come_before_refills,
@@ -428,7 +447,7 @@ LAWS = (
 @settings(max_examples=250)
 @given(batch_plans())
 def test_every_batch_keeps_the_laws(plan: BatchPlan) -> None:
-    """C4 C12 C113 C116 C120 C121 C122 C124 C174 BC-02 BC-33 BC-41."""
+    """C4 C12 C113 C116 C120 C121 C122 C124 C174 BC-02 BC-33 BC-41 C123."""
     play = Play(plan)
     play.run()
     assert play.error is None
@@ -449,6 +468,8 @@ def test_all_that_fits_is_started_before_the_first_commit(plan: BatchPlan) -> No
     commit = play.timeline.index("result", first)
     fits = 0
     while fits < min(plan.capacity, len(plan.calls)) and plan.calls[fits].parallel:
+        if any(plan.calls[fits].conflicts(earlier) for earlier in plan.calls[:fits]):
+            break
         fits += 1
     for name in play.names[:fits]:
         assert play.timeline.index("call", name) < commit

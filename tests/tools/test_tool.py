@@ -117,6 +117,7 @@ def test_options_are_kept_and_win_over_the_function() -> None:
         "name": "other-name_1",
         "description": "Other.",
         "parallel": True,
+        "touches": None,
         "timeout": 0.5,
         "read_only": True,
         "injects": None,

@@ -26,3 +26,4 @@ from ._tool import (
     raw_tool as raw_tool,
     tool as tool,
 )
+from ._touches import Read as Read, Touch as Touch, Write as Write

@@ -1,12 +1,21 @@
 """The executor: runs the tool calls of one step.
 
-Owns start order, capacity, barriers and the order of commits. Two ordered lanes,
+Owns start order, capacity, barriers, touches and the order of commits. Two ordered lanes,
 starts and commits, both in model order; only bodies overlap. Policy belongs to the
 pipeline, the log to the caller, behind `BatchLog`.
 
 Source: a rolling pool refilled as bodies end, with exclusive calls as the writers of
 a fair readers-writer lock; "slot first, then the task", so that only as many tasks
 are alive as there are slots.
+
+A call touches its resources from its start (its `tool/call`) until its body has ended,
+not until its result is committed. That is enough, because touches order *effects*, and
+all effects of a call, those of ``execute`` listeners around it and of a worker thread
+included, are over by then. Waiting for the commit would be wrong: results are committed
+in model order, so a call would wait for every earlier one, also for those that it does
+not conflict with. Where it makes no difference the commit comes first all the same: a
+result that is ready and whose turn it is is committed before anything else starts.
+Whoever changes a resource in a ``post_execute`` listener works outside of the touch.
 """
 
 from __future__ import annotations
@@ -19,6 +28,7 @@ from attrs import define, field, frozen
 from ..vocabulary import InvalidValue, ToolCallBlock
 from ._pipeline import PreparedTool, ToolPipeline, cancelled_here
 from ._tool import ToolOutcome, aborted_before_dispatch
+from ._touches import Held
 
 
 class BatchLog(Protocol):
@@ -78,7 +88,7 @@ class ToolExecutor(Protocol):
 
 
 class PoolExecutor:
-    """The built-in executor: a rolling pool with exclusive barriers."""
+    """The built-in executor: a rolling pool with exclusive barriers and touched resources."""
 
     async def execute(self, batch: ToolBatch) -> BatchResult:
         run = _Run(batch)
@@ -120,6 +130,7 @@ class _Run:
     launching: int = 0
     failure: Exception | None = None
     _exclusive: bool = False
+    _held: Held = field(factory=Held)
     _wave: list[_Slot] = field(factory=list)
     _flushed: list[_Slot] = field(factory=list)
     _changed: trio.Event = field(factory=trio.Event)
@@ -158,7 +169,9 @@ class _Run:
             slot = _Slot(prepared.call, prepared, self.batch.log.call(prepared.call))
             self.slots.append(slot)
             self.running += 1
-            self._exclusive = not prepared.parallel
+            self._exclusive = prepared.claim is None
+            if prepared.claim is not None:
+                self._held.take(prepared.claim)
             if pipeline.waits_before:
                 self.opening = slot
                 nursery.start_soon(self._open, slot, nursery)
@@ -187,9 +200,10 @@ class _Run:
         if self.running >= self.batch.capacity:
             return None
         prepared = self.batch.pipeline.classify(self.batch.calls[index])
-        if not prepared.parallel and self.committed < index:
-            return None  # a barrier: after all those before it
-        return prepared
+        if prepared.claim is None:  # a barrier: after all those before it
+            return prepared if self.committed == index else None
+        # After those it conflicts with; the ones behind it wait as well, for their order.
+        return None if self._held.conflicts(prepared.claim) else prepared
 
     @trio.lowlevel.enable_ki_protection
     async def _open(self, slot: _Slot, nursery: trio.Nursery) -> None:
@@ -253,6 +267,8 @@ class _Run:
     def _settle(self, slot: _Slot) -> None:
         slot.ready = True
         self.running -= 1
+        if slot.prepared.claim is not None:
+            self._held.release(slot.prepared.claim)
 
     def _check_interrupt(self, slot: _Slot, nursery: trio.Nursery) -> None:
         """Ctrl-C inside a call ends the batch; it is raised when all is answered."""

@@ -45,6 +45,7 @@ from ._tool import (
     timed_out,
     unknown_tool,
 )
+from ._touches import Claim
 
 
 @define(eq=False)
@@ -55,7 +56,8 @@ class PreparedTool:
     tool: Tool | None
     arguments: object = None
     refused: ToolOutcome | None = None
-    parallel: bool = False
+    claim: Claim | None = None
+    """What it touches; None: it is exclusive."""
     started: bool = False
     reviewed: bool = True
     """Whether post-execute listeners see the outcome."""
@@ -90,7 +92,7 @@ class ToolPipeline:
         prepared = PreparedTool(call, tool)
         try:
             prepared.arguments = tool.parse(call.arguments)
-            prepared.parallel = tool.is_parallel(prepared.arguments)
+            prepared.claim = tool.claim(prepared.arguments)
         except InvalidArguments as error:
             prepared.refused = invalid_arguments(str(error))
         except BaseException as error:  # part of the tool's own code

@@ -1,8 +1,8 @@
-"""Tools: what they are, and what their bodies receive.
+"""Tools: what they are, and how they are made.
 
-Owns the definition of a tool (`Tool`, made by `tool` or `raw_tool`) and the handle a
-body gets of its own call (`ToolRun`); the outcomes of calls are re-exported from
-``_outcome``. Running tools belongs to the pipeline, their names to the registry.
+Owns the definition of a tool (`Tool`, made by `tool` or `raw_tool`); `ToolRun` and the
+outcomes of calls are re-exported from ``_run`` and ``_outcome``. Running tools belongs to
+the pipeline, their names to the registry.
 """
 
 from __future__ import annotations
@@ -10,26 +10,12 @@ from __future__ import annotations
 import inspect
 import math
 import re
-import threading
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Generic, ParamSpec, TypeAlias, TypeVar, cast, overload
 
-from attrs import define, field, frozen
+from attrs import field, frozen
 
-from ..session import AgentView
-from ..vocabulary import (
-    CallId,
-    InvalidTool,
-    InvalidValue,
-    JsonObject,
-    MessageId,
-    PluginSource,
-    ToolSchema,
-    UsageError,
-    UserMessage,
-    clean_text,
-    new_message_id,
-)
+from ..vocabulary import InvalidTool, JsonObject, ToolSchema, clean_text
 from ._encode import MAX_RESULT_BYTES
 from ._outcome import (
     Content,
@@ -45,8 +31,10 @@ from ._outcome import (
     timed_out as timed_out,
     unknown_tool as unknown_tool,
 )
+from ._run import ToolRun as ToolRun
 from ._schema import Arguments, check_raw_schema, parse_raw
 from ._signature import Body, describe, find_injected, innermost
+from ._touches import NOTHING, Claim, Touch, Toucher, claim_of
 
 P = ParamSpec("P")
 R = TypeVar("R", covariant=True)
@@ -57,77 +45,17 @@ Finalizer: TypeAlias = Callable[[Content], Content]
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
-# --- the call, as its body sees it ----------------------------------------------------------
-
-
-@define(eq=False)
-class ToolRun:
-    """One call, as its body sees it: declare a parameter of this type to receive it.
-
-    The methods may be called from the task or the thread of the body, until the body has
-    ended; after that they raise `UsageError`, because nothing would come of them.
-    """
-
-    call_id: CallId
-    name: str
-    agent: AgentView = field(repr=False)
-    _new_id: Callable[[], MessageId] = field(default=new_message_id, repr=False)
-    _contexts: list[UserMessage] = field(factory=list, init=False, repr=False)
-    _concludes: bool = field(default=False, init=False)
-    _closed: bool = field(default=False, init=False)
-    _lock: threading.Lock = field(factory=threading.Lock, init=False, repr=False)
-
-    def defer_context(self, message: str | UserMessage) -> None:
-        """Add *message* to the input of the next step, after this step's results.
-
-        A str is sent in the tool's name. Messages enter in the order they were added,
-        those of earlier calls first, whether the call succeeds or fails.
-        """
-        if isinstance(message, str):
-            message = UserMessage(message, PluginSource(self.name), self._new_id())
-        elif not isinstance(message, UserMessage):
-            raise InvalidValue(
-                f"defer_context: expected a str or UserMessage, got {type(message).__name__}"
-            )
-        with self._lock:
-            self._check_open()
-            self._contexts.append(message)
-
-    def conclude_turn(self) -> None:
-        """Ask that the turn end after this step. It counts only if the call succeeds."""
-        with self._lock:
-            self._check_open()
-            self._concludes = True
-
-    @property
-    def contexts(self) -> tuple[UserMessage, ...]:
-        """What `defer_context` was given, in that order."""
-        return tuple(self._contexts)
-
-    @property
-    def concludes(self) -> bool:
-        """Whether `conclude_turn` was called."""
-        return self._concludes
-
-    def close(self) -> None:
-        """End the call; what was collected stays readable. Closing twice does nothing."""
-        with self._lock:
-            self._closed = True
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise UsageError(f"the call {self.call_id!r} of tool {self.name!r} has ended")
-
-
-# --- the tool -------------------------------------------------------------------------------
-
-
 @frozen(kw_only=True, eq=False)
 class Tool:
     """Something a model may call. Compared by identity; make one with `tool` or `raw_tool`.
 
     *parallel*: whether a call may overlap others. A callable decides for each call, from
     its checked arguments; only exactly True counts (C121).
+    *touches*: instead, which resources a call reads and writes, from its checked arguments:
+    an iterable of `Read` and `Write`. The call overlaps all that it does not conflict with;
+    two conflict when both touch one resource and at least one writes it. A call with
+    ``parallel`` touches nothing. Returning None, raising, or anything ill-typed makes that
+    call exclusive. A touch lasts from the call's start until its body has ended.
     *timeout*: seconds, cooperative. *read_only*: running it twice does no harm, so it need
     not wait for the store.
     *injects*: the body's parameter that receives the `ToolRun`.
@@ -136,7 +64,8 @@ class Tool:
     *arguments*: what a typed tool takes; None for a raw schema.
 
     Raises `InvalidTool` for a name that providers refuse, a timeout that is not a positive
-    number of seconds, a limit that is not a positive integer, and generator bodies.
+    number of seconds, a limit that is not a positive integer, generator bodies, an async
+    ``touches``, and *touches* beside *parallel*.
     """
 
     name: str
@@ -144,6 +73,7 @@ class Tool:
     parameters: JsonObject = field(repr=False)
     body: Body = field(repr=False)
     parallel: bool | Callable[..., object] = False
+    touches: Callable[..., Iterable[Touch] | None] | None = field(default=None, repr=False)
     timeout: float | None = None
     read_only: bool = False
     injects: str | None = field(default=None, repr=False)
@@ -157,6 +87,10 @@ class Tool:
         rules = {
             "body": (_returns(self.body), "a function that returns its result"),
             "parallel": (_is_bool(self.parallel) or _is_plain(self.parallel), f"a bool or {plain}"),
+            "touches": (
+                self.touches is None or _is_plain(self.touches),
+                f"None or {plain} (or generator)",
+            ),
             "timeout": (
                 self.timeout is None or _is_positive(self.timeout, int, float),
                 "None or a positive, finite number of seconds",
@@ -172,6 +106,11 @@ class Tool:
             if not fits:
                 got = f"{getattr(self, what)!r:.200}"
                 raise InvalidTool(f"tool {self.name!r}: {what}: expected {expected}, got {got}")
+        if self.touches is not None and self.parallel is not False:
+            raise InvalidTool(
+                f"tool {self.name!r}: expected touches or parallel, got both; a tool with touches "
+                "overlaps others by itself, and is exclusive for a call where touches gives None"
+            )
 
     @property
     def is_async(self) -> bool:
@@ -195,15 +134,23 @@ class Tool:
         return parse_raw(arguments) if self.arguments is None else self.arguments.check(arguments)
 
     def is_parallel(self, parsed: object) -> bool:
-        """Whether the call with these arguments may overlap others. Never raises."""
-        if not callable(self.parallel):
-            return self.parallel
+        """Whether the call with these arguments may overlap others (`claim`)."""
+        return self.claim(parsed) is not None
+
+    def claim(self, parsed: object) -> Claim | None:
+        """What the call with these arguments touches; None when it is exclusive.
+
+        Raises nothing but KeyboardInterrupt.
+        """
         try:
-            return self.parallel(parsed) is True
+            if self.touches is not None:
+                return claim_of(self.touches(parsed))
+            parallel = self.parallel(parsed) if callable(self.parallel) else self.parallel
         except KeyboardInterrupt:
             raise
         except BaseException:  # part of the tool: a classifier that fails means exclusive
-            return False
+            return None
+        return NOTHING if parallel is True else None
 
     def call(self, parsed: object, run: ToolRun) -> object:
         """Run the body with what `parse` returned; for an async body, its coroutine."""
@@ -238,6 +185,7 @@ def tool(
     name: str | None = None,
     description: str | None = None,
     parallel: bool | Classifier = False,
+    touches: Toucher | None = None,
     timeout: float | None = None,
     read_only: bool = False,
     finalize: Finalizer | None = None,
@@ -251,6 +199,7 @@ def tool(
     name: str | None = None,
     description: str | None = None,
     parallel: bool | Classifier = False,
+    touches: Toucher | None = None,
     timeout: float | None = None,
     read_only: bool = False,
     finalize: Finalizer | None = None,
@@ -265,6 +214,7 @@ def tool(
     name: str | None = None,
     description: str | None = None,
     parallel: bool | Classifier = False,
+    touches: Toucher | None = None,
     timeout: float | None = None,
     read_only: bool = False,
     finalize: Finalizer | None = None,
@@ -293,6 +243,7 @@ def tool(
             parameters=arguments.schema,
             body=fn,
             parallel=parallel,
+            touches=touches,
             timeout=timeout,
             read_only=read_only,
             injects=arguments.injects,
@@ -311,6 +262,7 @@ def raw_tool(
     parameters: Mapping[str, object],
     body: Body,
     parallel: bool | Callable[[object], object] = False,
+    touches: Callable[[object], Iterable[Touch] | None] | None = None,
     timeout: float | None = None,
     read_only: bool = False,
     finalize: Finalizer | None = None,
@@ -318,8 +270,8 @@ def raw_tool(
 ) -> Tool:
     """Make a tool of a given JSON Schema, which is shown to the model and not enforced.
 
-    *body* and a callable *parallel* receive one positional argument: the model's arguments
-    as plain JSON values, or its text where that is not JSON (`parse_raw`).
+    *body*, *touches* and a callable *parallel* receive one positional argument: the model's
+    arguments as plain JSON values, or its text where that is not JSON (`parse_raw`).
 
     Raises:
         InvalidTool: *parameters* does not describe an object, or refers to a part of itself
@@ -334,6 +286,7 @@ def raw_tool(
         parameters=schema,
         body=body,
         parallel=parallel,
+        touches=touches,
         timeout=timeout,
         read_only=read_only,
         injects=injects,
@@ -373,7 +326,8 @@ def _either(test: Callable[[object], bool], body: object) -> bool:
 
 
 def _is_plain(value: object) -> bool:
-    return callable(value) and not _either(inspect.iscoroutinefunction, value)
+    is_async = (inspect.iscoroutinefunction, inspect.isasyncgenfunction)
+    return callable(value) and not any(_either(test, value) for test in is_async)
 
 
 def _returns(value: object) -> bool:
