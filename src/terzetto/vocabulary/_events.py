@@ -28,6 +28,8 @@ from ._stream import Failure, StreamChunk, Usage
 
 @frozen
 class TurnStart:
+    """A turn was opened; nothing of it is claimed yet. Turns are numbered from 1."""
+
     turn: int
 
 
@@ -63,7 +65,7 @@ CancelCause: TypeAlias = UserCause | ParentCause | DisposedCause | HookCause | L
 
 @frozen
 class Completed:
-    pass
+    """Nothing was owed any more."""
 
 
 @frozen
@@ -73,17 +75,21 @@ class Blocked:
 
 @frozen
 class Aborted:
+    """It was cancelled, by *cause*."""
+
     cause: CancelCause
 
 
 @frozen
 class Failed:
+    """Something failed that nobody retried: *error*."""
+
     error: Failure
 
 
 @frozen
 class EndedAtMaxTokens:
-    pass
+    """The output limit cut an answer of the turn."""
 
 
 @frozen
@@ -96,29 +102,39 @@ TurnEnding: TypeAlias = Completed | Blocked | Aborted | Failed | EndedAtMaxToken
 
 @frozen
 class TurnEnd:
+    """The turn was closed, its last step before it. *ending* says why."""
+
     turn: int
     ending: TurnEnding
 
 
 @frozen
 class StepStart:
+    """A step was opened for accepted input. Steps of a turn are numbered from 1."""
+
     turn: int
     step: int
 
 
 @frozen
 class StepEnd:
+    """The step was closed; every call of it has its result."""
+
     turn: int
     step: int
 
 
 @frozen
 class UserMessageEvent:
+    """Input entered the conversation."""
+
     message: UserMessage
 
 
 @frozen
 class SystemMessageEvent:
+    """A version of the prompt entered, or took the place of another."""
+
     turn: int
     step: int
     message: SystemMessage
@@ -136,6 +152,8 @@ class DeveloperMessageEvent:
 
 @frozen
 class AssistantChunk:
+    """A piece of an answer, as it arrived. Not part of the surface."""
+
     turn: int
     step: int
     chunk: StreamChunk
@@ -173,6 +191,8 @@ class ToolErrorInfo:
 
 @frozen
 class ToolResultEvent:
+    """The result of a call. The event's sources cite its `ToolCallEvent`, if it has one."""
+
     turn: int
     step: int
     message: UserMessage
@@ -181,6 +201,8 @@ class ToolResultEvent:
 
 @frozen
 class RequestHeaderEvent:
+    """The envelope of the requests from here on, and why it was written in full."""
+
     header: RequestHeader
     reason: HeaderReason
     starts_series: bool = False
@@ -188,6 +210,8 @@ class RequestHeaderEvent:
 
 @frozen
 class RequestContextEvent:
+    """What the adapter declares about the model that is asked."""
+
     provider: str = field(converter=clean_text)
     model: str = field(converter=clean_text)
     context_window: int | None = None
@@ -196,10 +220,7 @@ class RequestContextEvent:
 
 @frozen
 class InboxSpliced:
-    """One normalised edit of a pending list, in standard splice coordinates.
-
-    A removal without *outcome* is a claim by the driver.
-    """
+    """A normalised splice of a pending list. A removal without *outcome* is a claim."""
 
     target: InboxTarget
     start: int
@@ -217,6 +238,8 @@ class EndSeed:
 
 @frozen
 class ModelSelected:
+    """The model was chosen, from the next step on."""
+
     selection: ModelSelection
 
 
@@ -234,6 +257,8 @@ class LlmRetry:
 
 @frozen(kw_only=True)
 class LlmRetryStarted:
+    """The retry *retry_id* begins."""
+
     turn: int
     step: int
     retry_id: str = field(converter=clean_text)
@@ -241,27 +266,30 @@ class LlmRetryStarted:
 
 @frozen
 class CompactionStart:
+    """A compaction began. Its three events share *id*."""
+
     id: str = field(converter=clean_text)
 
 
 @frozen
 class CompactionSummary:
+    """The text that a compaction made."""
+
     id: str = field(converter=clean_text)
     text: str = field(converter=clean_text)
 
 
 @frozen
 class CompactionEnd:
+    """The compaction is over."""
+
     id: str = field(converter=clean_text)
     outcome: Literal["completed", "failed", "canceled"] = "completed"
 
 
 @frozen
 class Extension:
-    """A fact of an extra, under a type name of its own.
-
-    A reader that does not know *name* refuses the log unless the event is ignorable.
-    """
+    """A fact of an extra. Who does not know *name* refuses the log, unless it is ignorable."""
 
     name: str = field(converter=clean_text)
     data: JsonObject = field(default=EMPTY_OBJECT, converter=freeze_object)

@@ -74,6 +74,8 @@ class MaxTokens:
 
 @frozen
 class ErrorFinish:
+    """The attempt failed."""
+
     failure: Failure
 
 
@@ -89,24 +91,32 @@ FinishReason: TypeAlias = Stop | ToolCalls | MaxTokens | ErrorFinish | AbortedFi
 
 @frozen
 class BlockStart:
+    """Block *index* of the answer begins."""
+
     index: int
     block_type: BlockType
 
 
 @frozen
 class TextDelta:
+    """More text of block *index*."""
+
     index: int
     text: str = field(converter=clean_text)
 
 
 @frozen
 class ReasoningDelta:
+    """More reasoning of block *index*."""
+
     index: int
     text: str = field(converter=clean_text)
 
 
 @frozen
 class ToolCallDelta:
+    """More of the arguments of a call; *name* comes with its first delta."""
+
     index: int
     id: CallId = field(converter=clean_call_id)
     arguments_delta: str = field(converter=clean_text)
@@ -123,11 +133,15 @@ class BlockEnd:
 
 @frozen
 class UsageChunk:
+    """What the request cost, as far as the provider says. The last one counts."""
+
     usage: Usage
 
 
 @frozen
 class Finish:
+    """The end of an attempt; nothing follows it. *replay_state* is the adapter's own."""
+
     reason: FinishReason
     replay_state: JsonValue = field(default=None, converter=freeze_json)
 
