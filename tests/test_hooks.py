@@ -654,10 +654,33 @@ def test_short_registrations_leave_nothing_and_long_ones_stay(plan: list[int]) -
             kept.append(str(number))
         else:
             registration.remove()
-    assert len(scope._owned) <= len(kept) + 65
+    assert len(scope._owned) <= 2 * len(kept) + 65
     told.clear()
     scope.close()
     assert told == kept[::-1]
+
+
+@pytest.mark.parametrize("lived", [1, 5000], ids=["short", "long"])
+def test_owning_costs_a_constant_number_of_looks(lived: int) -> None:
+    """C38: with thousands of live registrations as with dead ones; counted, not timed.
+    A registration lives until *lived* more were made."""
+    looks = 0
+
+    class Watched(Registration):
+        @property
+        def active(self) -> bool:
+            nonlocal looks
+            looks += 1
+            return super().active
+
+    scope, count = Scope("engine"), 5000
+    made: list[Registration] = []
+    for number in range(count):
+        made.append(scope.own(Watched(lambda: None)))
+        if number >= lived:
+            made[number - lived].remove()
+    assert looks <= 2 * count
+    assert len(scope._owned) <= 2 * min(lived, count) + 65
 
 
 def test_closing_an_inner_scope_leaves_the_outer_one() -> None:

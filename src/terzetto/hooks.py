@@ -215,13 +215,16 @@ class Scope:
     parent: Scope | None = None
     closed: bool = False
     _owned: list[Registration] = field(factory=list)
+    _sweep_above: int = 64
 
     def own(self, registration: Registration) -> Registration:
         """Remove *registration* when this scope ends."""
         self.check_open()
-        # A long-lived scope with short registrations must not collect dead ones.
-        if len(self._owned) > 64:
+        # A long-lived scope with short registrations must not collect dead ones. Sweeping
+        # only when the list has doubled makes this a constant cost for each registration.
+        if len(self._owned) > self._sweep_above:
             self._owned = [kept for kept in self._owned if kept.active]
+            self._sweep_above = max(64, 2 * len(self._owned))
         self._owned.append(registration)
         return registration
 

@@ -6,9 +6,9 @@ import functools
 import json
 import math
 import re
-import time
 import tracemalloc
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Annotated, Any, Generic, Literal, NamedTuple, NotRequired, TypedDict, TypeVar
 
 import attrs
@@ -102,6 +102,18 @@ def of(body: Callable[..., object], name: str = "t") -> Arguments:
 
 def schema(body: Callable[..., object]) -> Any:
     return thaw_json(of(body).schema)
+
+
+@contextmanager
+def limited_memory(most: int) -> Iterator[None]:
+    """What explodes in time explodes in memory as well, and that can be counted: the block
+    has at most *most* bytes more at its peak."""
+    tracemalloc.start()
+    try:
+        yield
+        assert tracemalloc.get_traced_memory()[1] < most
+    finally:
+        tracemalloc.stop()
 
 
 # Schemas.
@@ -270,7 +282,7 @@ def test_recursive_types_keep_their_references() -> None:
     assert checked == {"tree": Node(1, [Node(2)]), "ping": Ping(Pong())}
 
 
-def test_thirty_levels_that_double_are_described_in_no_time() -> None:
+def test_thirty_levels_that_double_are_described_in_a_small_schema() -> None:
     """BC-55: each class uses the next twice; references keep that small."""
     level: type = dataclasses.make_dataclass("Level0", [("x", int)])
     for number in range(1, 31):
@@ -279,14 +291,13 @@ def test_thirty_levels_that_double_are_described_in_no_time() -> None:
     def body(top: Any) -> None: ...
 
     body.__annotations__["top"] = level
-    started = time.perf_counter()
     found = schema(body)
-    assert time.perf_counter() - started < 1
     assert len(found["$defs"]) == 31
+    assert len(json.dumps(found)) < 10_000
 
 
 @pytest.mark.parametrize("nested", [False, True])
-def test_aliases_that_double_are_refused_in_no_time(nested: bool) -> None:
+def test_aliases_that_double_are_refused_with_little_memory(nested: bool) -> None:
     """BC-55: aliases cannot be kept by reference, written out they would fill the memory."""
     alias: Any = int
     for _ in range(30):
@@ -297,10 +308,8 @@ def test_aliases_that_double_are_refused_in_no_time(nested: bool) -> None:
     def body(top: Any) -> None: ...
 
     body.__annotations__["top"] = alias
-    started = time.perf_counter()
-    with pytest.raises(InvalidTool, match=r"'top'.*use dataclasses"):
+    with limited_memory(2_000_000), pytest.raises(InvalidTool, match=r"'top'.*use dataclasses"):
         of(body)
-    assert time.perf_counter() - started < 1
 
 
 def test_generic_tagged_and_structural_types() -> None:
@@ -829,7 +838,7 @@ def test_a_raw_schema_is_kept_as_it_is() -> None:
     assert check_raw_schema(checked, tool="t") is checked
 
 
-def test_a_recursive_and_doubling_raw_schema_is_accepted_in_no_time() -> None:
+def test_a_recursive_and_doubling_raw_schema_is_accepted_as_it_is() -> None:
     """BC-55: thirty definitions, each using the next twice."""
     definitions: dict[str, object] = {"d30": {"type": "string"}}
     for level in range(30):
@@ -837,9 +846,8 @@ def test_a_recursive_and_doubling_raw_schema_is_accepted_in_no_time() -> None:
         definitions[f"d{level}"] = {"type": "object", "properties": {"a": ref, "b": ref}}
     definitions["d30"] = {"anyOf": [{"type": "string"}, {"$ref": "#/$defs/d0"}]}
     top = {"type": "object", "properties": {"x": {"$ref": "#/$defs/d0"}}, "$defs": definitions}
-    started = time.perf_counter()
-    assert thaw_json(check_raw_schema(top, tool="t")) == top
-    assert time.perf_counter() - started < 1
+    with limited_memory(1_000_000):
+        assert thaw_json(check_raw_schema(top, tool="t")) == top
 
 
 def test_a_large_raw_schema_is_accepted() -> None:
@@ -889,22 +897,15 @@ def chain(levels: int) -> dict[str, object]:
 )
 def test_raw_schemas_that_cannot_be_used_are_refused(parameters: Any, words: str) -> None:
     """BC-55."""
-    started = time.perf_counter()
-    with pytest.raises(InvalidTool, match=words) as caught:
+    with limited_memory(1_000_000), pytest.raises(InvalidTool, match=words) as caught:
         check_raw_schema(parameters, tool="mytool")
-    assert time.perf_counter() - started < 1
     assert "mytool" in str(caught.value)
 
 
 def test_refusing_a_doubling_schema_takes_little_memory() -> None:
     """BC-55."""
-    tracemalloc.start()
-    try:
-        with pytest.raises(InvalidTool):
-            check_raw_schema(inlined(60), tool="t")
-        assert tracemalloc.get_traced_memory()[1] < 1_000_000
-    finally:
-        tracemalloc.stop()
+    with limited_memory(1_000_000), pytest.raises(InvalidTool):
+        check_raw_schema(inlined(60), tool="t")
 
 
 def test_a_shared_frozen_schema_is_walked_once() -> None:

@@ -121,7 +121,11 @@ class ModelInfo:
 
 @frozen(kw_only=True)
 class ToolHistory:
-    """Every tool schema that a header of this session declared, oldest first (C101)."""
+    """The tools that headers of this session declared, each in its latest form (C101).
+
+    In the order in which their names were first declared; a tool that is not offered any
+    more stays.
+    """
 
     declared: tuple[ToolSchema, ...] = ()
 
