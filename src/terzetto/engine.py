@@ -21,11 +21,13 @@ from .agent import (
     Agents,
     AgentScope,
     Driver,
+    EngineStatistics,
     LoopDriver,
     Services,
     Settings,
     Setup,
     TrioBell,
+    sum_of,
 )
 from .hooks import await_listener, call_listener
 from .llm import Adapter, ModelRuntime
@@ -138,6 +140,17 @@ class Engine:
                 body = error
         await _dispose(handle, body)
         _leave_agent(handle.agent, body)
+
+    def statistics(self) -> EngineStatistics:
+        """What the engine is doing at this moment, and which tool calls are overdue.
+
+        Costs a few steps for each live agent and each running call, and reads no log.
+        Raises `WrongThread` outside of the Trio thread while agents live.
+        """
+        return sum_of(
+            (agent.statistics() for agent in self.agents.list()),
+            threads_borrowed=self.agents.services.thread_limiter.borrowed_tokens,
+        )
 
     async def wait_idle(self) -> None:
         """Return once every live agent is quiescent."""

@@ -30,5 +30,10 @@ from ._options import Setup as Setup
 from ._registry import AgentRegistry as AgentRegistry
 from ._scope import AgentScope as AgentScope
 from ._services import Services as Services, Settings as Settings
+from ._statistics import (
+    AgentStatistics as AgentStatistics,
+    EngineStatistics as EngineStatistics,
+    sum_of as sum_of,
+)
 from ._turn import Turn as Turn, TurnFailed as TurnFailed
 from ._waiting import TrioBell as TrioBell

@@ -18,6 +18,7 @@ from trio_util import AsyncValue
 
 from ..hooks import Delivery, Notification
 from ..session import TARGETS, AgentStatus, AgentView, Inbox, Session
+from ..tools import RunningCall
 from ..vocabulary import (
     AgentDisposed,
     CancelCause,
@@ -134,6 +135,7 @@ class RunState:
     step: trio.CancelScope | None = None
     flushing: trio.CancelScope | None = None
     waiters: dict[MessageId, Waiter] = field(factory=dict)
+    calls: set[RunningCall] = field(factory=set)
     _held_wake: bool = False
     _splicing: int = 0
     _doomed: set[MessageId] = field(factory=set)

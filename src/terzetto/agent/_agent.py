@@ -34,6 +34,7 @@ from ._initiator import agent_being_created, current_agent
 from ._model import AgentModel
 from ._saving import Saving
 from ._scope import AgentScope
+from ._statistics import AgentStatistics, statistics_of
 from ._turn import Turn
 
 T = TypeVar("T")
@@ -95,6 +96,14 @@ class Agent:
     def history(self) -> Messages:
         """The messages the model would see now."""
         return self.session.history()
+
+    def statistics(self) -> AgentStatistics:
+        """What the agent is doing at this moment; cheap enough to ask often.
+
+        Raises `WrongThread` outside of the Trio thread.
+        """
+        self._check_thread()
+        return statistics_of(self._state)
 
     # --- input --------------------------------------------------------------------------
 

@@ -26,7 +26,8 @@ import trio
 from attrs import define, field, frozen
 
 from ..vocabulary import InvalidValue, ToolCallBlock
-from ._pipeline import PreparedTool, ToolPipeline, cancelled_here
+from ._pipeline import ToolPipeline, cancelled_here
+from ._running import PreparedTool
 from ._tool import ToolOutcome, aborted_before_dispatch
 from ._touches import Held
 

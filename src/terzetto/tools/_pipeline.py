@@ -10,12 +10,12 @@ decided here.
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 from typing import cast
 
 import trio
-from attrs import define, evolve
+from attrs import define, evolve, field
 
 from ..session import AgentView
 from ..vocabulary import (
@@ -30,6 +30,7 @@ from ..vocabulary import (
 from ._encode import InvalidOutput, bound, encode_result
 from ._hooks import Allow, Approver, Ask, Deny, PreExecute, ToolCallHook, ToolHooks, ToolResultHook
 from ._registry import ToolLayer
+from ._running import PreparedTool, RunningCall, Timer
 from ._schema import InvalidArguments
 from ._tool import (
     Tool,
@@ -45,25 +46,6 @@ from ._tool import (
     timed_out,
     unknown_tool,
 )
-from ._touches import Claim
-
-
-@define(eq=False)
-class PreparedTool:
-    """A call as classification left it: its tool, and its arguments or their refusal."""
-
-    call: ToolCallBlock
-    tool: Tool | None
-    arguments: object = None
-    refused: ToolOutcome | None = None
-    claim: Claim | None = None
-    """What it touches; None: it is exclusive."""
-    started: bool = False
-    reviewed: bool = True
-    """Whether post-execute listeners see the outcome."""
-    outcome: ToolOutcome | None = None
-    interrupt: KeyboardInterrupt | None = None
-    """Ctrl-C that came inside a body or a listener: never a tool's error."""
 
 
 def cancelled_here() -> bool:
@@ -75,7 +57,8 @@ def cancelled_here() -> bool:
 class ToolPipeline:
     """Runs single calls for one agent.
 
-    *limiter* bounds the threads of plain functions over the whole engine.
+    *limiter* bounds the threads of plain functions over the whole engine. *running* holds the
+    calls whose bodies run or are about to.
     """
 
     agent: AgentView
@@ -83,6 +66,7 @@ class ToolPipeline:
     hooks: ToolHooks
     approver: Approver | None
     limiter: trio.CapacityLimiter
+    running: set[RunningCall] = field(factory=set, kw_only=True)
 
     def classify(self, call: ToolCallBlock) -> PreparedTool:
         """Look the tool up, parse the arguments, ask its classifier. Never raises."""
@@ -159,7 +143,9 @@ class ToolPipeline:
         tool = prepared.tool
         assert tool is not None
         run = ToolRun(prepared.call.id, tool.name, self.agent, self.agent.session.new_id)
-        timer = _Timer(tool.timeout)
+        timer = Timer(tool.timeout)
+        running = RunningCall(self.agent, prepared, timer)
+        self.running.add(running)
         try:
             outcome = await timer.run(partial(self._around, prepared, tool, run))
         except BaseException as error:  # execute listeners: somebody else's code
@@ -167,6 +153,7 @@ class ToolPipeline:
             outcome = _aborted(prepared) if rest is None else raised(rest)
         finally:
             run.close()
+            self.running.discard(running)
         outcome = timed_out(tool.timeout or 0.0) if timer.fired else _checked(outcome, "execute")
         if outcome.is_error:
             outcome = evolve(outcome, concludes=False)
@@ -184,7 +171,7 @@ class ToolPipeline:
             if tool.is_async:
                 # A call is started once it passed this line: nothing is awaited after it.
                 await trio.lowlevel.checkpoint_if_cancelled()
-                prepared.started = True
+                prepared.started = prepared.in_body = True
                 value = await await_body(tool, prepared.arguments, run)
             else:
                 value = await self._in_thread(prepared, tool, run)
@@ -194,6 +181,8 @@ class ToolPipeline:
                 # Goes on: a listener around the body may have a deadline of its own.
                 raise
             return raised(rest, tool.max_result_bytes)
+        finally:
+            prepared.in_body = False
         try:
             content = encode_result(value, tool.max_result_bytes)
         except InvalidOutput as error:
@@ -203,7 +192,7 @@ class ToolPipeline:
     async def _in_thread(self, prepared: PreparedTool, tool: Tool, run: ToolRun) -> object:
         async with self.limiter:
             await trio.lowlevel.checkpoint_if_cancelled()
-            prepared.started = True
+            prepared.started = prepared.in_body = True
             return await trio.to_thread.run_sync(
                 partial(call_body, tool, prepared.arguments, run),
                 limiter=cast(trio.CapacityLimiter, _SLOT_TAKEN),
@@ -284,49 +273,6 @@ def _checked(outcome: object, stage: str) -> ToolOutcome:
 
 def _not_a(value: object, stage: str, expected: str) -> InvalidValue:
     return InvalidValue(f"{stage}: expected {expected}, got {type(value).__name__}")
-
-
-@define(eq=False)
-class _Timer:
-    """A cooperative limit of *seconds*; whether it fired is decided when it fires.
-
-    Its own task waits: a cancel that comes first, or in the same instant, ends that wait,
-    and a timeout that came first stays one, however long the body cleans up.
-    """
-
-    seconds: float | None
-    fired: bool = False
-
-    async def run(self, body: Callable[[], Awaitable[ToolOutcome]]) -> ToolOutcome:
-        if self.seconds is None:
-            return await body()
-        outcome: ToolOutcome | None = None
-        failure: BaseException | None = None
-        try:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._wait, self.seconds, nursery.cancel_scope)
-                try:
-                    outcome = await body()
-                except BaseException as error:  # kept as itself: the nursery would wrap it
-                    failure = error
-                nursery.cancel_scope.cancel(reason="the call has ended")
-        except BaseException as error:
-            # The timer's own `Cancelled`: what the body did is known all the same.
-            if without(error, trio.Cancelled) is not None:
-                raise
-        if self.fired:
-            return timed_out(self.seconds)
-        if failure is not None:
-            raise failure
-        assert outcome is not None
-        return outcome
-
-    async def _wait(self, seconds: float, scope: trio.CancelScope) -> None:
-        await trio.sleep(seconds)
-        for _ in range(2):  # a cancel of the same instant comes first
-            await trio.lowlevel.checkpoint()
-        self.fired = True
-        scope.cancel(reason="the tool's timeout")
 
 
 class _SlotTaken:

@@ -1,0 +1,76 @@
+"""Statistics: what an agent, and an engine, are doing at this moment.
+
+Read from counters and short lists that are kept anyway; no log is read, and nothing is
+remembered between two calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from attrs import frozen
+
+from ..session import AgentStatus
+from ..tools import OverdueCall
+from ._activity import RunState
+
+
+@frozen(kw_only=True)
+class AgentStatistics:
+    """What one agent is doing (`Agent.statistics`).
+
+    *status*: as `Agent.status`. *turn_open*: whether a turn has begun and not ended.
+    *tool_bodies_running*: bodies that have begun and not ended, those in threads included.
+    *messages_pending*: in both lists of the inbox; what a turn has claimed is not.
+    *calls_overdue*: in no particular order.
+    """
+
+    status: AgentStatus
+    turn_open: bool
+    tool_bodies_running: int
+    messages_pending: int
+    calls_overdue: tuple[OverdueCall, ...]
+
+
+@frozen(kw_only=True)
+class EngineStatistics:
+    """What an engine is doing (`Engine.statistics`): the sums over its live agents.
+
+    *agents_living*: listed by ``engine.agents``; *agents_running*: whose status is
+    ``running``; *turns_open*, *tool_bodies_running*, *messages_pending* and *calls_overdue*:
+    as in `AgentStatistics`. *threads_borrowed*: worker threads of the engine's limiter in
+    use, by plain tool bodies and by a plain ``spill``.
+    """
+
+    agents_living: int
+    agents_running: int
+    turns_open: int
+    tool_bodies_running: int
+    messages_pending: int
+    threads_borrowed: int
+    calls_overdue: tuple[OverdueCall, ...]
+
+
+def statistics_of(state: RunState) -> AgentStatistics:
+    """The statistics of the agent with these run controls."""
+    return AgentStatistics(
+        status=state.status,
+        turn_open=state.turn_open,
+        tool_bodies_running=sum(call.in_body for call in state.calls),
+        messages_pending=sum(map(len, state.session.pending.lists.values())),
+        calls_overdue=tuple(overdue for call in state.calls if (overdue := call.overdue())),
+    )
+
+
+def sum_of(agents: Iterable[AgentStatistics], *, threads_borrowed: int) -> EngineStatistics:
+    """The statistics of an engine with these agents."""
+    every = list(agents)
+    return EngineStatistics(
+        agents_living=len(every),
+        agents_running=sum(agent.status == "running" for agent in every),
+        turns_open=sum(agent.turn_open for agent in every),
+        tool_bodies_running=sum(agent.tool_bodies_running for agent in every),
+        messages_pending=sum(agent.messages_pending for agent in every),
+        threads_borrowed=threads_borrowed,
+        calls_overdue=tuple(overdue for agent in every for overdue in agent.calls_overdue),
+    )
