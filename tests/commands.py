@@ -23,6 +23,7 @@ from terzetto.llm.loopback import LoopbackServer
 
 SOURCE = Path(terzetto.__file__).parents[1]
 SECRET = "sk-do-not-show-0123456789abcdef"
+MODEL_VARIABLES = ("DEEPSEEK_API_KEY", "DEEPSEEK_BASE_URL", "OPENAI_API_KEY", "OPENAI_BASE_URL")
 PATIENCE = 90
 """Seconds that a whole test with processes may take, on a slow machine."""
 
@@ -33,7 +34,8 @@ def environment(**extra: str) -> dict[str, str]:
     """Ours, without what would change the output, and with *extra*."""
     unwanted = {"no_color", "columns", "lines", "term", "pythonwarnings"}
     proxies = {"http_proxy", "https_proxy", "all_proxy"}
-    kept = {k: v for k, v in os.environ.items() if k.lower() not in unwanted | proxies}
+    without = unwanted | proxies | {name.lower() for name in MODEL_VARIABLES}
+    kept = {k: v for k, v in os.environ.items() if k.lower() not in without}
     return {**kept, "PYTHONPATH": str(SOURCE), "TERM": "xterm-256color", "PYTHONUTF8": "1", **extra}
 
 

@@ -14,6 +14,7 @@ from terzetto.commands._demo_stage import title
 from terzetto.commands._terminal import Flow, Look, Terminal, clean, columns, shorten
 from terzetto.vocabulary import ToolCallBlock
 from tests.commands import (
+    MODEL_VARIABLES,
     SECRET,
     TOOLS,
     command,
@@ -67,7 +68,8 @@ BASE = ("chat", "--base-url", "http://127.0.0.1:9/v1", "--model", "m")
         (["show", ".."], "session id '..' cannot name a session"),
         (["demo", "here"], "expected options only, got something else"),
         (["demo", "--dir", "not-there"], "--dir: expected a folder, got 'not-there'"),
-        (["chat"], "the following arguments are required: --base-url, --model"),
+        (["chat"], "no model to talk to: put a key into DEEPSEEK_API_KEY or OPENAI_API_KEY"),
+        (["chat", "--base-url", "http://127.0.0.1:9/v1"], "--model: expected the name of a model"),
         ([*BASE, "--model", " "], "expected a name, got an empty text"),
         (["chat", "--base-url", "ftp://x/v1", "--model", "m"], "--base-url: expected http://host"),
         (["chat", "--base-url", "localhost:80", "--model", "m"], "got 'localhost:80'"),
@@ -95,6 +97,8 @@ def test_wrong_command_line_is_one_line_and_code_2(
     (tmp_path / "good.py").write_text(TOOLS)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
+    for name in MODEL_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("EMPTY_KEY", "")
     monkeypatch.setenv("SPACED_KEY", f"{SECRET} and more")
     monkeypatch.setattr(sys, "stdin", None)
@@ -108,7 +112,7 @@ def test_wrong_command_line_is_one_line_and_code_2(
     ("arguments", "says"),
     [
         (["demo", "--fast", "--sessions", "file/deep"], "--sessions: expected a folder that can"),
-        ([*BASE, "--session-dir", "file/deep"], "--session-dir: expected a folder that can"),
+        ([*BASE, "--log", "file/deep"], "--log: expected a folder that can"),
         ([*BASE, "--tools", "bad:x"], "--tools: importing 'bad' failed: RuntimeError: not today"),
         ([*BASE, "--tools", "ends:x"], "--tools: importing 'ends' failed: SystemExit: 3"),
         ([*BASE, "--tools", "typo:x"], "--tools: importing 'typo' failed: SyntaxError: "),

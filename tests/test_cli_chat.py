@@ -96,7 +96,7 @@ async def test_thinking_is_told_apart_and_nothing_reaches_the_terminal_raw(tmp_p
 
 
 async def test_conversation_is_kept_in_the_named_folder(tmp_path: Path) -> None:
-    options = ("--session-dir", "deep/down", "--provider", "house")
+    options = ("--log", "deep/down", "--provider", "house")
     async with (
         serve_openai("Noted.") as server,
         running(chat(server, *options), cwd=tmp_path) as one,
@@ -119,7 +119,7 @@ COUNTING = "One, two, three, "
 async def test_ctrl_c_keeps_what_came_for_the_next_request(tmp_path: Path) -> None:
     async with (
         serve_openai([answer(COUNTING, Gate("never"), "four."), "four."]) as server,
-        running(chat(server, "--session-dir", "log"), cwd=tmp_path) as one,
+        running(chat(server, "--log", "log"), cwd=tmp_path) as one,
     ):
         await one.type("count\n")
         await one.printed(COUNTING.strip())
@@ -160,7 +160,7 @@ async def test_ctrl_c_before_the_first_word_keeps_nothing(tmp_path: Path) -> Non
 async def test_second_ctrl_c_leaves(tmp_path: Path) -> None:
     async with (
         serve_openai([answer("Well, ", Gate("never"), "x")]) as server,
-        running(chat(server, "--session-dir", "log"), cwd=tmp_path) as one,
+        running(chat(server, "--log", "log"), cwd=tmp_path) as one,
     ):
         await one.type("hello\n")
         await one.printed("Well, ")
@@ -230,7 +230,7 @@ async def test_terminal_has_a_prompt_and_keys(tmp_path: Path) -> None:
     """Ctrl-C while an answer comes, the prompt again, Ctrl-D: exit code 0."""
     async with (
         serve_openai([answer(think("Hm."), COUNTING, Gate("never"), "x"), "Bye."]) as server,
-        in_terminal(chat(server, "--session-dir", "log"), cwd=tmp_path) as (one, keys),
+        in_terminal(chat(server, "--log", "log"), cwd=tmp_path) as (one, keys),
     ):
         await one.printed("Ctrl-D leaves", "is kept in", "> ")
         keys("count\n")
@@ -279,7 +279,7 @@ async def test_refusal_is_one_line_without_the_key(status: int, tmp_path: Path) 
     async with (
         serve_openai([refuse(status, f"not with {SECRET}, no"), "Fine."]) as server,
         running(
-            chat(server, "--api-key-env", "MY_KEY", "--session-dir", "log"),
+            chat(server, "--api-key-env", "MY_KEY", "--log", "log"),
             cwd=tmp_path,
             env=environment(MY_KEY=SECRET),
         ) as one,

@@ -10,39 +10,24 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
-import re
 import sys
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
-
-from attrs import evolve
+from typing import NoReturn
 
 from . import __version__
+from .commands import _chat_options
 from .commands._show import add_arguments as add_show_arguments, options_of, run_show
 from .commands._terminal import CommandError, Diagnostics, Terminal, one_line
 from .tools import Tool
-from .vocabulary import InvalidValue, TerzettoError, UsageError, chain_text
-
-if TYPE_CHECKING:
-    from .commands._chat import ChatOptions
+from .vocabulary import TerzettoError, UsageError, chain_text
 
 _EXIT_CODES = "exit codes: 0 done, 1 something failed, 2 the command line is wrong, 130 Ctrl-C"
 _DEMO = """\
 Show what the engine does, with a scripted model behind a real HTTP server: no key, no
 network. The tools only read the folder; the log and a note go to a temporary folder.
-"""
-_CHAT = """\
-Talk to a model behind any server that speaks OpenAI's chat completions. Ctrl-C interrupts
-an answer and keeps what came of it, a second one leaves; Ctrl-D leaves. From a pipe, each
-line is one prompt.
-
-  terzetto chat --base-url http://127.0.0.1:8080/v1 --model llama
-  terzetto chat --base-url https://api.openai.com/v1 --model gpt-5 \\
-                --api-key-env OPENAI_API_KEY --tools my_tools:search
 """
 _SHOW = """\
 Show a session from its log: what was said, the tools over time, how each turn ended. The
@@ -53,7 +38,6 @@ the path of a log.
   terzetto show sessions/5f0c.jsonl --turn 2-4
   terzetto show 5f0c --json
 """
-_VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]{0,63}")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -134,10 +118,10 @@ def _parser() -> _Parser:
     parser.add_argument("--version", action="version", version=f"terzetto {__version__}")
     commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND")
     demo = commands.add_parser("demo", help="see what it does, without a key", description=_DEMO)
-    chat = commands.add_parser("chat", help="talk to a model", description=_CHAT)
+    chat = commands.add_parser("chat", help="talk to a model", description=_chat_options.ABOUT)
     show = commands.add_parser("show", help="look at a session", description=_SHOW)
     _add_demo(demo)
-    _add_chat(chat)
+    _chat_options.add_options(chat)
     add_show_arguments(show)
     return parser
 
@@ -157,45 +141,6 @@ def _add_demo(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="where the log is kept; a fresh temporary folder by default",
     )
-
-
-def _add_chat(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("--base-url", required=True, metavar="URL", help="without /chat/completions")
-    add("--model", required=True, type=_name, metavar="NAME", help="as the server calls it")
-    add(
-        "--provider",
-        default="openai",
-        type=_name,
-        metavar="NAME",
-        help="as the log calls the server",
-    )
-    add(
-        "--api-key-env",
-        metavar="VAR",
-        help="the environment variable that holds the key; none is sent by default",
-    )
-    add("--system", metavar="TEXT", help="the system prompt")
-    add(
-        "--tools",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="MODULE:NAME",
-        help="a terzetto tool, or a list of them, from a module in this folder or installed",
-    )
-    add(
-        "--session-dir",
-        type=Path,
-        metavar="DIR",
-        help="keep the conversation as a log in this folder",
-    )
-
-
-def _name(text: str) -> str:
-    if not text.strip():
-        raise argparse.ArgumentTypeError("expected a name, got an empty text")
-    return text
 
 
 def _run(argv: Sequence[str] | None) -> int:
@@ -247,58 +192,26 @@ def _demo(arguments: argparse.Namespace, terminal: Terminal, _: Diagnostics) -> 
 def _chat(arguments: argparse.Namespace, terminal: Terminal, diagnostics: Diagnostics) -> int:
     import trio
 
-    from .commands._chat import ChatOptions, Lines, run_chat
+    from .commands._chat import Stdin, run_chat
+    from .commands._chat_route import Asked
 
-    variable: str | None = arguments.api_key_env
-    options = ChatOptions(
-        base_url=arguments.base_url,
-        model=arguments.model,
+    asked = Asked(
         provider=arguments.provider,
-        key_variable=variable,
-        api_key=None if variable is None else _key(variable),
-        system=arguments.system,
-        tools=tuple(tool for target in arguments.tools for tool in _tools(target)),
-        session_dir=arguments.session_dir,
+        model=arguments.model,
+        effort=arguments.effort,
+        base_url=arguments.base_url,
+        key_variable=arguments.api_key_env,
     )
-    _check(options)
-    lines = Lines(None)
+    tools = [tool for target in arguments.tools for tool in _tools(target)]
+    options = _chat_options.chat_options(arguments, tools)
+    stdin = Stdin()
     if sys.stdin is not None:
-        lines = Lines(sys.stdin.fileno(), sys.stdin.encoding or "utf-8", sys.stdin.isatty())
-    return trio.run(partial(run_chat, options, lines, terminal, diagnostics))
+        stdin = Stdin(sys.stdin.fileno(), sys.stdin.encoding or "utf-8", sys.stdin.isatty())
+    return trio.run(run_chat, asked, options, os.environ, stdin, terminal, diagnostics)
 
 
 def _show(arguments: argparse.Namespace, terminal: Terminal, _: Diagnostics) -> int:
     return run_show(options_of(arguments), terminal)
-
-
-def _check(options: ChatOptions) -> None:
-    """Say what is wrong with the address or the key before anything is opened."""
-    without_key = evolve(options, api_key=None)
-    for option, tried in (("--base-url", without_key), ("--api-key-env", options)):
-        try:
-            tried.adapter()
-        except InvalidValue as error:
-            raise CommandError(f"{option}: {str(error).removeprefix('base_url: ')}", 2) from error
-
-
-def _key(variable: str) -> str:
-    if not _VARIABLE.fullmatch(variable):
-        # Not shown: it may be the key itself.
-        raise CommandError(
-            "--api-key-env: expected the name of a variable in capitals, such as OPENAI_API_KEY, "
-            "got something else; put the key into a variable and give its name",
-            2,
-        )
-    key = os.environ.get(variable)
-    if not key:
-        state = "empty" if variable in os.environ else "not set"
-        raise CommandError(
-            f"--api-key-env: expected a key in {variable}, which is {state}; "
-            f"run 'export {variable}=...' first, or leave the option out if the server "
-            "takes no key",
-            2,
-        )
-    return key
 
 
 def _tools(target: str) -> list[Tool]:

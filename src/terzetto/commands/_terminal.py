@@ -14,7 +14,7 @@ import signal
 import unicodedata
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from typing import Literal, TextIO, TypeAlias
+from typing import Literal, Protocol, TextIO, TypeAlias
 
 import trio
 from attrs import define, field, frozen
@@ -105,6 +105,16 @@ class Look:
         )
 
 
+class Below(Protocol):
+    """What stands under what a terminal prints, such as a line that is being typed."""
+
+    def hide(self) -> None:
+        """Leave no trace, the cursor where printing goes on. Nested calls count."""
+        ...
+
+    def show(self) -> None: ...
+
+
 @define(eq=False)
 class Terminal:
     """Writes to a stream, each time at once. Everything but styles must be `clean` by then.
@@ -115,8 +125,10 @@ class Terminal:
 
     stream: TextIO
     look: Look
-    at_start: bool = field(default=True, init=False)
-    """Whether the cursor is at the start of a line."""
+    column: int = field(default=0, init=False)
+    """How many columns of its line are printed."""
+    below: Below | None = field(default=None, init=False)
+    """What stands under what is printed; it makes way for each write."""
 
     @classmethod
     def on(cls, stream: TextIO) -> Terminal:
@@ -133,15 +145,40 @@ class Terminal:
 
     def write(self, text: str, *styles: Style) -> None:
         """*text* as it is; a newline in it is the caller's."""
-        if text:
+        if not text:
+            return
+        with self.above():
             self.stream.write(self.style(text, *styles))
             self.stream.flush()
-            self.at_start = text.endswith("\n")
+            _, ended, rest = text.rpartition("\n")
+            self.column = columns(rest) if ended else self.column + columns(rest)
+
+    @contextmanager
+    def above(self) -> Iterator[None]:
+        """While the block writes to the terminal, here or past us, nothing is below."""
+        below = self.below
+        if below is not None:
+            below.hide()
+        try:
+            yield
+        finally:
+            if below is not None:
+                below.show()
+
+    @property
+    def at_start(self) -> bool:
+        """Whether the cursor is at the start of a line."""
+        return self.column == 0
+
+    def returned(self) -> None:
+        """Somebody else ended the line: the person who typed."""
+        self.column = 0
 
     def line(self, text: str = "", *styles: Style) -> None:
         """A line of its own."""
-        self.fresh()
-        self.write(self.style(text, *styles) + "\n")
+        with self.above():
+            self.fresh()
+            self.write(self.style(text, *styles) + "\n")
 
     def fresh(self) -> None:
         """Begin a new line, unless the cursor is at the start of one."""
