@@ -76,7 +76,7 @@ def chart(calls: Sequence[ToolSpan], now_ms: int, width: int, glyphs: Glyphs) ->
     tooks = [_took(call, glyphs) for call in calls]
     words = [_outcome(call) for call in calls]
     middle = max(map(columns, tooks))
-    right = min(max(map(columns, words)), max(width // 5, 9))
+    right = min(max(map(columns, words)), 11 if width < 40 else max(width // 5, 14))
     rest = width - middle - right - 4
     names = [_name(call, n, width // 3, several) for n, call in enumerate(calls, 1)]
     room = rest - max(map(columns, names))
@@ -124,9 +124,9 @@ def _took(call: ToolSpan, glyphs: Glyphs) -> str:
 
 
 def _outcome(call: ToolSpan) -> str:
-    if call.outcome == "error" and call.code:
-        return beginning(call.code, 40)
     word = _WORDS.get(call.outcome, call.outcome)
+    if call.outcome == "error" and call.code:
+        word = beginning(call.code, 40)
     return f"{word}, alone" if call.alone else word
 
 

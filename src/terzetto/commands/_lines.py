@@ -49,11 +49,13 @@ def line(*parts: str | Part) -> Line:
     return Line(tuple((part, ()) if isinstance(part, str) else part for part in parts))
 
 
-def spread(left: Sequence[Part], right: str, width: int) -> Line:
-    """*left*, and *right* at the end of the line where there is room for it, in dim."""
+def spread(left: Sequence[Part], rights: Sequence[str], width: int) -> Line:
+    """*left*, and at the end of the line the first of *rights* for which there is room, in dim."""
     used = sum(columns(text) for text, _ in left)
-    gap = width - used - columns(right)
-    return line(*left, " " * max(gap, 2), (right, ("dim",)))
+    for right in rights:
+        if (gap := width - used - columns(right)) >= 2:
+            return line(*left, " " * gap, (right, ("dim",)))
+    return line(*left)
 
 
 def beginning(text: str, width: int) -> str:

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
 from attrs import define, field, frozen
 
-from ..timeline import AttemptSpan, InputSpan, Mark, StepSpan, Timeline, ToolSpan, TurnSpan, between
+from ..timeline import (
+    AttemptSpan,
+    InputSpan,
+    Mark,
+    Outcome,
+    StepSpan,
+    Timeline,
+    ToolSpan,
+    TurnSpan,
+    between,
+)
 from ..vocabulary import (
     Completed,
     Failed,
+    Failure,
     ModelSelection,
     SessionHeader,
     Usage,
@@ -76,11 +88,11 @@ class _Page:
         for turn in self.shown.wanted():
             before = _taken(marks, turn.seq)
             for mark in before if whole else ():
-                self._mark(mark, blank=True)
+                self._mark(mark, outside=True)
             self._turn(turn, marks)
         if whole:
             for mark in marks:
-                self._mark(mark, blank=True)
+                self._mark(mark, outside=True)
             self._pending(timeline.pending)
         if self._charted:
             self.lines.append(line())
@@ -128,8 +140,9 @@ class _Page:
         self.lines.append(line())
         began = self.shown.timeline.began_ms or 0
         took = between(turn.started_ms, turn.ended_ms)
-        times = f"at {brief(turn.started_ms - began)}"
-        times += "" if took is None else f", took {brief(took)}"
+        times = [f"at {brief(turn.started_ms - began)}"]
+        if took is not None:
+            times = [f"{times[0]}, took {brief(took)}", f"took {brief(took)}"]
         style: Style = "green" if isinstance(turn.ending, Completed) else "yellow"
         style = "red" if isinstance(turn.ending, Failed) else style
         reason = beginning(turn.reason, self.look.width)
@@ -145,7 +158,7 @@ class _Page:
             open_turn = turn.ending is None
             self._input(message, "taken up" if open_turn else "set aside, never entered a step")
         match turn.ending:
-            case Failed(error=failure):
+            case Failed(error=failure) if failure != _last_failure(turn):
                 self._tell("failed", failure.message or failure.code, "input", ("red",))
             case None:
                 text = "The log ends here: it is still running, or its process died."
@@ -218,8 +231,9 @@ class _Page:
             target = "for the next turn" if message.via == "next-turn" else "for the next step"
             self._input(message, target)
 
-    def _mark(self, mark: Mark, *, blank: bool = False) -> None:
-        if blank:
+    def _mark(self, mark: Mark, *, outside: bool = False) -> None:
+        """*outside* of turns there is a blank line before the first of several."""
+        if outside and not self.lines[-1].text.startswith("- "):
             self.lines.append(line())
         began = self.shown.timeline.began_ms or 0
         text = beginning(mark.text, self.look.width)
@@ -228,7 +242,7 @@ class _Page:
             (_MARKS[mark.kind], ("bold",)),
             (f"  {text}".rstrip(), ()),
         ]
-        self.lines.append(spread(left, f"at {brief(mark.at_ms - began)}", self.look.width))
+        self.lines.append(spread(left, [f"at {brief(mark.at_ms - began)}"], self.look.width))
 
     # --- lines --------------------------------------------------------------------------
 
@@ -261,7 +275,7 @@ class _Page:
             first = f"  {label if n == 0 else '':<{INDENT - 2}}"
             if cut and n == len(rows) - 1:
                 whole = f" ... {count(len(text), 'character')} in all"
-                if self.look.width < NARROW:
+                if self.look.width < NARROW or limit == 1:
                     whole = "..."
                 if columns(row) > self._room - len(whole):
                     row = head(row, self._room - len(whole)).rstrip()
@@ -303,6 +317,12 @@ def _failure(number: int, attempt: AttemptSpan) -> str:
     return f"Attempt {number}{after}: {failure.code}. {failure.message}{then}"
 
 
+def _last_failure(turn: TurnSpan) -> Failure | None:
+    """What the last attempt of *turn* failed with, which has been shown."""
+    attempts = [attempt for step in turn.steps[-1:] for attempt in step.attempts]
+    return attempts[-1].failure if attempts else None
+
+
 def _route(route: ModelSelection) -> str:
     return " ".join(filter(None, (route.provider, route.model, route.effort)))
 
@@ -318,14 +338,14 @@ def _counts(timeline: Timeline) -> str:
     text = ", ".join(
         (count(len(timeline.turns), "turn"), count(len(steps), "step"), count(len(calls), "call"))
     )
-    bad: dict[str, int] = {}
-    for call in calls:
-        if call.outcome != "ok":
-            bad[call.outcome] = bad.get(call.outcome, 0) + 1
+    bad = Counter(call.outcome for call in calls if call.outcome != "ok")
     if bad:
-        words = (f"{number} {outcome}" for outcome, number in sorted(bad.items()))
+        words = (f"{number} {_BAD.get(outcome, outcome)}" for outcome, number in bad.items())
         text += f" ({', '.join(words)})"
     return text
+
+
+_BAD: dict[Outcome, str] = {"error": "failed", "not-started": "not started"}
 
 
 def _tokens(usage: Usage) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from attrs import define, field
+from attrs import define, evolve, field
 
 from ..session import TARGETS, PendingInput, is_snapshot
 from ..vocabulary import (
@@ -157,6 +157,10 @@ class _Reader:
         via, sent = self.sent.get(message.id, (None, None))
         return InputSpan(at, message.id, message.text, plugin, via, sent)
 
+    def _waiting(self, message: UserMessage, target: InboxTarget) -> InputSpan:
+        sent = self.sent[message.id][1]
+        return evolve(self._input(message, sent), via=target)
+
     def _mark(self, event: Event, kind: MarkKind, text: str = "") -> None:
         self.marks.append(Mark(event.time_ms, kind, text, event.seq))
 
@@ -173,13 +177,14 @@ class _Reader:
 
     def timeline(self) -> Timeline:
         self._end_turn()
-        waiting = [message for target in TARGETS for message in self.pending.lists[target]]
+        lists = self.pending.lists
+        waiting = [(message, target) for target in TARGETS for message in lists[target]]
         return Timeline(
             turns=tuple(self.turns),
             marks=tuple(self.marks),
             began_ms=self.began_ms,
             ended_ms=self.ended_ms,
             events=self.events,
-            pending=tuple(self._input(message, self.sent[message.id][1]) for message in waiting),
+            pending=tuple(self._waiting(message, target) for message, target in waiting),
             extensions=dict(self.extensions),
         )
