@@ -24,6 +24,7 @@ import doctest
 import inspect
 import io
 import linecache
+import logging
 import os
 import re
 import shlex
@@ -245,7 +246,7 @@ class Run:
 def shell(block: Block) -> str:
     """What the commands of *block* print, run with this Python and this checkout."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
-    environment = {**os.environ, "PATH": path, "PYTHONPATH": str(SOURCE)}
+    environment = {**os.environ, "PATH": path}
     done = subprocess.run(
         ["bash", "-euc", block.text],
         env={k: v for k, v in environment.items() if not k.startswith("PYTEST_")},
@@ -300,14 +301,19 @@ def _as_main(module: types.ModuleType) -> Iterator[None]:
     """*module* is ``__main__``: classes and tools of the page find their module."""
     before = sys.modules["__main__"]
     environment = dict(os.environ)
+    logger = logging.getLogger("terzetto")
+    handlers, level = list(logger.handlers), logger.level
     sys.modules["__main__"] = module
     for key in environment:
         if KEYS.fullmatch(key):
             del os.environ[key]
+    os.environ["PYTHONPATH"] = str(SOURCE)  # for processes that a page starts
     try:
         yield
     finally:
         sys.modules["__main__"] = before
+        logger.handlers[:] = handlers
+        logger.setLevel(level)
         os.environ.clear()
         os.environ.update(environment)
 

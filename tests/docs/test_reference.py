@@ -128,7 +128,7 @@ def json_keys(payload: type) -> list[str]:
         vocabulary.ModelSelected: vocabulary.ModelSelection,
     }
     cls = through.get(payload, payload)
-    renamed = _codec._shapes.keys.get(cls, {})
+    renamed = _codec._shapes._keys.get(cls, {})
     keys = ["role"] if cls is vocabulary.UserMessage else []
     for attribute in attrs.fields(cls):
         head, *rest = attribute.name.split("_")
