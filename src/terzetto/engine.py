@@ -33,7 +33,15 @@ from .hooks import await_listener, call_listener
 from .llm import Adapter, ModelRuntime
 from .session import Session
 from .stores import Store
-from .tools import Approver, PoolExecutor, Tool, ToolExecutor, unprotected_frames
+from .tools import (
+    Approver,
+    PoolExecutor,
+    Spill,
+    Tool,
+    ToolExecutor,
+    check_spill,
+    unprotected_frames,
+)
 from .vocabulary import (
     AgentCrashed,
     DisposedCause,
@@ -168,6 +176,7 @@ async def open_engine(
     executor: ToolExecutor | None = None,
     driver: Driver | None = None,
     approver: Approver | None = None,
+    spill: Spill | None = None,
     max_parallel_tool_calls: int = 10,
     shutdown_timeout: float = 5.0,
     now_ms: Callable[[], int] = wall_clock_ms,
@@ -182,6 +191,10 @@ async def open_engine(
         executor: Runs tool batches; a bounded rolling pool when absent.
         driver: Runs agents; the built-in loop when absent.
         approver: Asked by policies that answer `Ask`; without one they deny.
+        spill: Given the `LongResult` of every tool result that is cut, before its commit; may
+            return a path or another one-line reference, which the model is shown. Async, or
+            plain and then run in a worker thread. Cancelled with the turn; bounded by nothing
+            else. If it fails, the cut result stands and says that the text was not kept.
         max_parallel_tool_calls: Most bodies of one batch at once (live in ``settings``).
         shutdown_timeout: Seconds that closing a store or an adapter may take.
         now_ms: The clock of the log, in milliseconds since the epoch.
@@ -205,7 +218,7 @@ async def open_engine(
         logger.error("session %s is not saved: %s", session_id, reason)
 
     services = Services(
-        runtime, executor or PoolExecutor(), settings, approver, trio.CapacityLimiter(40)
+        runtime, executor or PoolExecutor(), settings, approver, trio.CapacityLimiter(40), spill
     )
     agents = Agents(
         services=services,
@@ -219,6 +232,8 @@ async def open_engine(
     )
     given = list(adapters)
     try:
+        if spill is not None:
+            check_spill(spill)
         for adapter in given:
             runtime.register(adapter)
         for tool in tools:

@@ -13,6 +13,7 @@ from tests.agent.kit import Faults, end_blocked_runs, kind_of
 from terzetto import (
     AgentDisposed,
     Engine,
+    LongResult,
     MessageDiscarded,
     Read,
     Session,
@@ -346,6 +347,39 @@ def touching_model() -> ScriptedModel:
     return ScriptedModel([answer(*calls), answer(Delay(0.1), "done"), *["more"] * 4])
 
 
+async def spilling(stage: Stage) -> None:
+    """Two long results at once, each kept by a spill that takes its time and cleans up."""
+
+    @tool(parallel=True, max_result_bytes=200)
+    async def dump(run: ToolRun) -> str:
+        """Dump."""
+        async with stage.body(run):
+            await trio.sleep(0.1)
+        return "long " * 100
+
+    async def spill(result: LongResult) -> str:
+        if result.text != "long " * 100:
+            stage.problems.append(f"spilled {result.text!r}")
+        try:
+            await trio.sleep(0.1)
+        finally:
+            with trio.CancelScope(shield=True):
+                await trio.sleep(0.1)
+        return f"kept/{result.call_id}"
+
+    async with stage.open_engine([dump]) as engine:
+        engine.agents.services.spill = spill
+        async with stage.open_agent(engine) as agent:
+            tell(stage, "followup", "go")
+            tell(stage, "followup", "then")
+            await agent.wait_idle()
+
+
+def spilling_model() -> ScriptedModel:
+    calls = [call("dump", id="c1"), call("dump", id="c2")]
+    return ScriptedModel([answer(*calls), answer(Delay(0.1), "done"), *["more"] * 4])
+
+
 SCENARIOS: dict[str, tuple[Scenario, Callable[[], ScriptedModel]]] = {
     "maintenance": (maintenance, slowly("first", "second")),
     "asking": (asking, slowly("first", "a", "b", "c")),
@@ -356,6 +390,7 @@ SCENARIOS: dict[str, tuple[Scenario, Callable[[], ScriptedModel]]] = {
     "failing": (failing, failing_model),
     "drafted": (drafted, stubborn_model),
     "touching": (touching, touching_model),
+    "spilling": (spilling, spilling_model),
 }
 
 

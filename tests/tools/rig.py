@@ -142,6 +142,7 @@ def pipeline(
     guards: Iterable[Guard] = (),
     approver: Approver | None = None,
     limiter: trio.CapacityLimiter | None = None,
+    spill: Any = None,
 ) -> ToolPipeline:
     """A pipeline over *tools* with these listeners, outermost first."""
     layer = ToolLayer(Scope("test"))
@@ -160,7 +161,8 @@ def pipeline(
     ):
         for listener in listeners:
             cast(Any, point).listen(listener)
-    return ToolPipeline(NOBODY, layer, hooks, approver, limiter or trio.CapacityLimiter(40))
+    limiter = limiter or trio.CapacityLimiter(40)
+    return ToolPipeline(NOBODY, layer, hooks, approver, limiter, spill=spill)
 
 
 def a_call(call_id: str, name: str = "t", arguments: str = "{}") -> ToolCallBlock:

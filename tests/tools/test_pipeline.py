@@ -1317,6 +1317,20 @@ def test_a_result_without_a_text_form_is_an_error_result() -> None:
     assert code(outcome) == texts.INVALID_TOOL_OUTPUT
 
 
+def test_a_coroutine_from_a_plain_function_is_refused_in_our_words() -> None:
+    """BC-37 C117: as from an async one, with the advice that helps."""
+
+    def body() -> object:
+        return trio.sleep(1)
+
+    async def main() -> ToolOutcome:
+        return await outcome_of(tool(name="t")(body))
+
+    outcome = in_threads(main)
+    assert code(outcome) == texts.INVALID_TOOL_OUTPUT
+    assert "it should await it and be an async def" in told(outcome)
+
+
 def test_a_call_that_has_ended_takes_no_more_contexts() -> None:
     """C118, ToolRun: they would go nowhere."""
     runs: list[ToolRun] = []

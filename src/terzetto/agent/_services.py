@@ -6,7 +6,7 @@ import trio
 from attrs import define, field
 
 from ..llm import ModelRuntime
-from ..tools import Approver, ToolExecutor
+from ..tools import Approver, Spill, ToolExecutor
 from ..vocabulary import InvalidValue
 
 
@@ -30,10 +30,11 @@ class Settings:
 
 @define(eq=False)
 class Services:
-    """The shared parts: the models, the executor, the approver, the thread limiter."""
+    """The shared parts: the models, the executor, the approver, the thread limiter, the spill."""
 
     runtime: ModelRuntime
     executor: ToolExecutor
     settings: Settings
     approver: Approver | None
     thread_limiter: trio.CapacityLimiter
+    spill: Spill | None = None

@@ -96,6 +96,7 @@ class StepRunner:
             self.scope.hooks.tools(),
             self.services.approver,
             self.services.thread_limiter,
+            spill=self.services.spill,
             running=self.state.calls,
         )
 

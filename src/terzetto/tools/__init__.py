@@ -20,6 +20,7 @@ from ._hooks import (
 from ._pipeline import ToolPipeline as ToolPipeline, unprotected_frames as unprotected_frames
 from ._registry import Guard as Guard, ToolLayer as ToolLayer
 from ._running import OverdueCall as OverdueCall, RunningCall as RunningCall
+from ._spill import LongResult as LongResult, Spill as Spill, check_spill as check_spill
 from ._tool import (
     Tool as Tool,
     ToolOutcome as ToolOutcome,

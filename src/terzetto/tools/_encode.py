@@ -53,8 +53,12 @@ class InvalidOutput(InvalidValue):
     """A tool returned something without a text or JSON form; the message names its type."""
 
 
-def encode_result(value: object, limit: int | None) -> tuple[TextBlock, ...]:
+def encode_result(
+    value: object, limit: int | None, whole: list[str] | None = None
+) -> tuple[TextBlock, ...]:
     """The content of a successful result, at most *limit* bytes (None: all of it).
+
+    When it has to be cut, *whole* receives the full text in pieces; otherwise it stays empty.
 
     A str is itself, None is `NO_OUTPUT`. A `TextBlock`, or a list or tuple of them, is
     passed through; so ``[]`` is no content. Everything else is compact JSON:
@@ -79,10 +83,10 @@ def encode_result(value: object, limit: int | None) -> tuple[TextBlock, ...]:
         if type(value) is str and (limit is None or 4 * len(value) <= limit):
             return (TextBlock(value),)
         if isinstance(value, TextBlock):
-            return bound((value,), limit)
+            return bound((value,), limit, whole)
         if isinstance(value, (list, tuple)) and all(isinstance(b, TextBlock) for b in value):
-            return bound(tuple(value), limit)
-        sink = _Sink(limit)
+            return bound(tuple(value), limit, whole)
+        sink = _Sink(limit, whole)
         _write_top(value, sink)
         return (TextBlock(sink.text()),)
     except InvalidOutput:
@@ -96,34 +100,46 @@ def encode_result(value: object, limit: int | None) -> tuple[TextBlock, ...]:
         ) from error
 
 
-def bound(content: tuple[TextBlock, ...], limit: int | None) -> tuple[TextBlock, ...]:
+def bound(
+    content: tuple[TextBlock, ...],
+    limit: int | None,
+    whole: list[str] | None = None,
+    note: str = "",
+) -> tuple[TextBlock, ...]:
     """*content*, or one block of at most *limit* bytes of UTF-8 with its head and tail.
 
     Within the limit (None: there is none), *content* itself. Over it, the texts are joined
     and cut on characters, half of the room for each end; the line between says how many
-    bytes were left out. A limit too small for that keeps the head alone.
+    bytes were left out, and *note*, if that fits. A limit too small for the line keeps the
+    head alone. *whole* is as for `encode_result`.
     """
     if limit is None or 4 * sum(len(block.text) for block in content) <= limit:
         return content
-    sink = _Sink(limit)
+    sink = _Sink(limit, whole)
     for block in content:
         sink.write(block.text)
-    return content if sink.total <= limit else (TextBlock(sink.text()),)
+    text = sink.text(note)
+    return content if sink.total <= limit else (TextBlock(text),)
 
 
 @define(eq=False)
 class _Sink:
-    """Text as it is written: its first and last *limit* bytes, and its length in bytes."""
+    """Text as it is written: its first and last *limit* bytes, and its length in bytes; all of
+    it in *whole*, until `text` finds that nothing has to be cut."""
 
     limit: int | None
+    whole: list[str] | None = None
     total: int = 0
     _head: bytearray = field(factory=bytearray)
     _tail: bytearray = field(factory=bytearray)
 
     def write(self, text: str) -> None:
         for piece in _pieces(text):
-            data = clean_text(piece).encode()
+            piece = clean_text(piece)
+            data = piece.encode()
             self.total += len(data)
+            if self.whole is not None:
+                self.whole.append(piece)
             if self.limit is None:
                 self._head += data
                 continue
@@ -133,22 +149,27 @@ class _Sink:
             if len(self._tail) > 2 * self.limit + _PIECE:
                 del self._tail[: -self.limit or None]
 
-    def text(self) -> str:
+    def text(self, note: str = "") -> str:
         if self.limit is None or self.total <= self.limit:
+            if self.whole is not None:
+                self.whole.clear()
             return self._head.decode()
-        room = self.limit - len(_omission(self.total))
+        room = self.limit - len(_omission(self.total, note).encode())
+        if room < 8 and note:
+            return self.text()
         if room < 8:  # one character for each end
-            return _whole(self._head[: max(self.limit, 0)])
-        head = _whole(self._head[: room - room // 2])
-        tail = _whole(self._tail[len(self._tail) - room // 2 :])
-        return head + _omission(self.total - len(head.encode()) - len(tail.encode())) + tail
+            return _characters(self._head[: max(self.limit, 0)])
+        head = _characters(self._head[: room - room // 2])
+        tail = _characters(self._tail[len(self._tail) - room // 2 :])
+        omitted = self.total - len(head.encode()) - len(tail.encode())
+        return head + _omission(omitted, note) + tail
 
 
-def _omission(count: int) -> str:
-    return f"\n[... {count} bytes omitted ...]\n"
+def _omission(count: int, note: str) -> str:
+    return f"\n[... {count} bytes omitted{note} ...]\n"
 
 
-def _whole(data: bytearray) -> str:
+def _characters(data: bytearray) -> str:
     """The whole characters of a slice of UTF-8."""
     return data.decode("utf-8", "ignore")
 

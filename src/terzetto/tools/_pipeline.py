@@ -9,6 +9,7 @@ decided here.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable
 from functools import partial
@@ -24,14 +25,16 @@ from ..vocabulary import (
     ToolCallBlock,
     ToolError,
     UserMessage,
+    chain_text,
     texts,
     without,
 )
 from ._encode import InvalidOutput, bound, encode_result
 from ._hooks import Allow, Approver, Ask, Deny, PreExecute, ToolCallHook, ToolHooks, ToolResultHook
 from ._registry import ToolLayer
-from ._running import PreparedTool, RunningCall, Timer
+from ._running import PreparedTool, RunningCall, Timer, Whole
 from ._schema import InvalidArguments
+from ._spill import NOT_KEPT, LongResult, Spill, await_spill, call_spill, spilled
 from ._tool import (
     Tool,
     ToolOutcome,
@@ -47,6 +50,8 @@ from ._tool import (
     unknown_tool,
 )
 
+logger = logging.getLogger("terzetto")
+
 
 def cancelled_here() -> bool:
     """Whether the running task is inside a cancelled scope."""
@@ -57,7 +62,8 @@ def cancelled_here() -> bool:
 class ToolPipeline:
     """Runs single calls for one agent.
 
-    *limiter* bounds the threads of plain functions over the whole engine. *running* holds the
+    *limiter* bounds the threads of plain functions over the whole engine. *spill* is given
+    the full text of what is cut. *running* holds the
     calls whose bodies run or are about to.
     """
 
@@ -66,6 +72,7 @@ class ToolPipeline:
     hooks: ToolHooks
     approver: Approver | None
     limiter: trio.CapacityLimiter
+    spill: Spill | None = field(default=None, kw_only=True)
     running: set[RunningCall] = field(factory=set, kw_only=True)
 
     def classify(self, call: ToolCallBlock) -> PreparedTool:
@@ -180,23 +187,34 @@ class ToolPipeline:
             if rest is None:
                 # Goes on: a listener around the body may have a deadline of its own.
                 raise
-            return raised(rest, tool.max_result_bytes)
+            whole, outcome = self._collects(), raised(rest)
+            content = bound(outcome.content, tool.max_result_bytes, whole)
+            outcome = evolve(outcome, content=content)
+        else:
+            try:
+                whole = self._collects()
+                content = encode_result(value, tool.max_result_bytes, whole)
+            except InvalidOutput as error:
+                return invalid_output(str(error))
+            outcome = success(content, concludes=run.concludes)
         finally:
             prepared.in_body = False
-        try:
-            content = encode_result(value, tool.max_result_bytes)
-        except InvalidOutput as error:
-            return invalid_output(str(error))
-        return success(content, concludes=run.concludes)
+        prepared.whole = Whole(outcome.content, "".join(whole)) if whole else None
+        return outcome
+
+    def _collects(self) -> list[str] | None:
+        """Where the full text of a result is collected that has to be cut, if anybody wants it."""
+        return None if self.spill is None else []
 
     async def _in_thread(self, prepared: PreparedTool, tool: Tool, run: ToolRun) -> object:
         async with self.limiter:
             await trio.lowlevel.checkpoint_if_cancelled()
             prepared.started = prepared.in_body = True
-            return await trio.to_thread.run_sync(
+            (value,) = await trio.to_thread.run_sync(
                 partial(call_body, tool, prepared.arguments, run),
                 limiter=cast(trio.CapacityLimiter, _SLOT_TAKEN),
             )
+            return value
 
     # --- commits lane -------------------------------------------------------------------
 
@@ -217,13 +235,47 @@ class ToolPipeline:
             except BaseException as error:  # part of the tool's own code
                 rest = self._rest(prepared, error) or ToolError("finalize was interrupted")
                 outcome = evolve(raised(rest), contexts=outcome.contexts)
-        limit = tool.max_result_bytes if tool is not None else DEFAULT_LIMIT
-        outcome = evolve(outcome, content=bound(outcome.content, limit))
+        outcome = await self._fitted(prepared, outcome)
         try:
             self.hooks.result.notify(ToolResultHook(self.agent, prepared.call, tool, outcome))
         except KeyboardInterrupt as error:
             prepared.interrupt = error
         return outcome
+
+    async def _fitted(self, prepared: PreparedTool, outcome: ToolOutcome) -> ToolOutcome:
+        """*outcome* within its limit. What is cut of it goes to `spill` first.
+
+        Spilled is what would be committed if it were short: the full text of a result that
+        policy left as it was, or else the long text that policy put in its place.
+        """
+        tool, spill, made = prepared.tool, self.spill, prepared.whole
+        prepared.whole = None
+        if tool is None or spill is None:
+            limit = tool.max_result_bytes if tool is not None else DEFAULT_LIMIT
+            return evolve(outcome, content=bound(outcome.content, limit))
+        if made is not None and made.content == outcome.content:
+            text = made.text
+        else:
+            whole: list[str] = []
+            content = bound(outcome.content, tool.max_result_bytes, whole)
+            if not whole:
+                return evolve(outcome, content=content)
+            text = "".join(whole)
+        note = await self._spilled(prepared, tool, spill, text)
+        full = (TextBlock(text),)
+        return evolve(outcome, content=bound(full, tool.max_result_bytes, note=note))
+
+    async def _spilled(self, prepared: PreparedTool, tool: Tool, spill: Spill, text: str) -> str:
+        if cancelled_here():  # as with bodies: nothing starts after a cancel
+            return NOT_KEPT
+        result = LongResult(agent=self.agent, call_id=prepared.call.id, tool=tool.name, text=text)
+        try:
+            return await spilled(spill, result, self.limiter)
+        except BaseException as error:  # a spill: somebody else's code; the result is not lost
+            if (rest := self._rest(prepared, error)) is not None:
+                told = chain_text(rest)
+                logger.warning("spilling a result of tool %r failed: %.500s", tool.name, told)
+            return NOT_KEPT
 
     def _rest(self, prepared: PreparedTool, error: BaseException) -> BaseException | None:
         """*error* less cancellation and Ctrl-C; the latter is kept on *prepared*."""
@@ -295,11 +347,11 @@ async def await_body(tool: Tool, arguments: object, run: ToolRun) -> object:
     return await tool.start(arguments, run)
 
 
-def call_body(tool: Tool, arguments: object, run: ToolRun) -> object:
-    """Run a plain body, in a worker thread."""
-    return tool.call(arguments, run)
+def call_body(tool: Tool, arguments: object, run: ToolRun) -> tuple[object]:
+    """Run a plain body, in a worker thread. In a tuple, for Trio raises over a coroutine."""
+    return (tool.call(arguments, run),)
 
 
 def unprotected_frames() -> tuple[Callable[..., object], ...]:
-    """The frames under which tool bodies run: they stay interruptible."""
-    return (await_body, call_body)
+    """The frames under which tool bodies and spills run: they stay interruptible."""
+    return (await_body, call_body, await_spill, call_spill)

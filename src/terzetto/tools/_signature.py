@@ -97,6 +97,12 @@ def innermost(body: Body) -> Body:
     return body
 
 
+def either(test: Callable[[object], bool], body: object) -> bool:
+    """Whether *test* holds for *body*, or for the ``__call__`` of its class."""
+    body = innermost(body) if callable(body) else body
+    return test(body) or test(getattr(type(body), "__call__", None))  # noqa: B004
+
+
 def _signature(body: Body) -> Mapping[str, inspect.Parameter]:
     found = dict(inspect.signature(body).parameters)
     while isinstance(body, functools.partial):

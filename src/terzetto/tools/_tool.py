@@ -33,7 +33,7 @@ from ._outcome import (
 )
 from ._run import ToolRun as ToolRun
 from ._schema import Arguments, check_raw_schema, parse_raw
-from ._signature import Body, describe, find_injected, innermost
+from ._signature import Body, describe, either, find_injected, innermost
 from ._touches import NOTHING, Claim, Touch, Toucher, claim_of
 
 P = ParamSpec("P")
@@ -115,7 +115,7 @@ class Tool:
     @property
     def is_async(self) -> bool:
         """Whether the body is awaited; a plain one runs in a worker thread."""
-        return _either(inspect.iscoroutinefunction, self.body)
+        return either(inspect.iscoroutinefunction, self.body)
 
     @property
     def raw(self) -> bool:
@@ -319,20 +319,14 @@ def _check_name(value: object) -> None:
         )
 
 
-def _either(test: Callable[[object], bool], body: object) -> bool:
-    """Whether *test* holds for *body*, or for the ``__call__`` of its class."""
-    body = innermost(body) if callable(body) else body
-    return test(body) or test(getattr(type(body), "__call__", None))  # noqa: B004
-
-
 def _is_plain(value: object) -> bool:
     is_async = (inspect.iscoroutinefunction, inspect.isasyncgenfunction)
-    return callable(value) and not any(_either(test, value) for test in is_async)
+    return callable(value) and not any(either(test, value) for test in is_async)
 
 
 def _returns(value: object) -> bool:
     yields = (inspect.isgeneratorfunction, inspect.isasyncgenfunction)
-    return callable(value) and not any(_either(test, value) for test in yields)
+    return callable(value) and not any(either(test, value) for test in yields)
 
 
 def _is_bool(value: object) -> bool:
