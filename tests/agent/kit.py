@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-import math
 import signal
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
@@ -18,10 +16,9 @@ from typing import Any, TypeVar
 import pytest
 import trio
 import trio.testing
-from trio._core import _run
 
 import terzetto
-from terzetto import Agent, Engine, Event, MemoryStore, Session, WriteHandle
+from terzetto import Agent, Engine, Event, MemoryStore, Session, WriteHandle, testing
 from terzetto.llm.scripted import ScriptedModel
 from terzetto.session import replay
 from terzetto.testing import BodyRecord, Evidence, check_invariants
@@ -45,48 +42,12 @@ ROUTE: dict[str, Any] = {"provider": "scripted", "model": "m"}
 # --- running --------------------------------------------------------------------------
 
 
-class BlockedForEver(Exception):
-    """No task can run and no deadline is set."""
-
-
-_GIVEN_UP: list[object] = []
-"""Runs that hang, kept for good: collecting their coroutines would only complain."""
-
-
-def _autojump(clock: trio.testing.MockClock) -> None:
-    """Jump to the next deadline; without one, give the run up."""
-    seconds = trio.lowlevel.current_statistics().seconds_to_next_deadline
-    if math.isinf(seconds):
-        runner = _run.GLOBAL_RUN_CONTEXT.runner
-        _GIVEN_UP.append([runner, *((task, task.coro) for task in runner.tasks)])
-        raise BlockedForEver
-    if seconds > 0:
-        clock.jump(seconds)
-
-
-def end_blocked_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From now on a run of anybody's that can never end raises `trio.TrioInternalError`."""
-    monkeypatch.setattr(trio.testing.MockClock, "_autojump", _autojump)
-
-
-def play(main: Callable[..., Awaitable[T]], *args: Any, seed: int = 0, **options: Any) -> T:
+def play(main: Callable[..., Awaitable[T]], *args: Any, seed: int = 0) -> T:
     """`trio.run` with a virtual clock and a repeatable scheduler; a hang is a failure."""
-    clock = trio.testing.MockClock(autojump_threshold=0)
-    clock._autojump = functools.partial(_autojump, clock)  # type: ignore[method-assign]
-    before = _run._ALLOW_DETERMINISTIC_SCHEDULING
-    _run._ALLOW_DETERMINISTIC_SCHEDULING = True  # type: ignore[misc]
-    _run._r.seed(seed)
-    hooks = sys.get_asyncgen_hooks()
     try:
-        return trio.run(main, *args, clock=clock, **options)
-    except trio.TrioInternalError as error:
-        if not isinstance(error.__cause__, BlockedForEver):
-            raise
-        _GIVEN_UP.append(error)
-        sys.set_asyncgen_hooks(*hooks)
-    finally:
-        _run._ALLOW_DETERMINISTIC_SCHEDULING = before  # type: ignore[misc]
-    pytest.fail("every task is blocked for ever", pytrace=False)
+        return testing.play(main, *args, seed=seed)
+    except testing.Hung as hung:
+        pytest.fail(str(hung), pytrace=False)
 
 
 def played(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import trio
 from attrs import evolve
-from tests.agent.kit import end_blocked_runs
 
 import terzetto.agent._activity as activity_module
 import terzetto.agent._driver as driver_module
@@ -45,12 +44,6 @@ from terzetto.vocabulary import (
     UserCause,
     texts,
 )
-
-
-@pytest.fixture(autouse=True)
-def _no_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A mutant that hangs is found as one, instead of never."""
-    end_blocked_runs(monkeypatch)
 
 
 def make_model() -> ScriptedModel:

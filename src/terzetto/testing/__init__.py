@@ -1,8 +1,8 @@
 """What your own tests can import: the explorer of cancellations and its invariants."""
 
+from ._checkpoints import Checkpoint as Checkpoint, Checkpoints as Checkpoints
 from ._explorer import (
     Report as Report,
-    Scenario as Scenario,
     Violation as Violation,
     explore as explore,
 )
@@ -12,4 +12,6 @@ from ._invariants import (
     check_invariants as check_invariants,
     history_is_valid as history_is_valid,
 )
+from ._life import Scenario as Scenario
 from ._stage import SOURCES as SOURCES, Source as Source, Stage as Stage
+from ._virtual import Hung as Hung, play as play

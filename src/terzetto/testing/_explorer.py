@@ -6,73 +6,47 @@ runs the scenario afresh for every point and every source until a run ends befor
 point is reached.
 
 What a point strikes is decided by `Source`; what must hold afterwards by the eight
-invariants, the host's own cancellation, and a second life of the same session.
+invariants, the host's own cancellation, the scenario's own expectations, and a second
+life of the same session.
 """
 
 from __future__ import annotations
 
-import random
-import signal
-import threading
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import TypeAlias
+from collections.abc import Sequence
 
-import trio
-import trio.testing
 from attrs import define, field, frozen
-from trio._core import _run
 
-from ..engine import open_engine
-from ..llm import Adapter
-from ..session import Session, replay
-from ..vocabulary import (
-    Aborted,
-    DisposedCause,
-    Event,
-    ParentCause,
-    SessionHeader,
-    SessionId,
-    TurnEnd,
-    UserCause,
-)
-from ._invariants import Evidence, check_invariants, history_is_valid
-from ._stage import SOURCES, Recording, Source, Stage, Ticks
-
-Scenario: TypeAlias = Callable[[Stage], Awaitable[None]]
-MakeAdapter: TypeAlias = Callable[[], Adapter]
-
-
-class _Striker(trio.abc.Instrument):
-    """Strikes before the *point*-th task step, once."""
-
-    def __init__(self, stage: Stage) -> None:
-        self.stage = stage
-        self.steps = 0
-
-    def before_task_step(self, task: trio.lowlevel.Task) -> None:
-        self.steps += 1
-        stage = self.stage
-        if stage.source is None or stage.source.inside is not None:
-            return
-        if self.steps == stage.point:
-            stage.struck = True
-            stage.source.strike(stage)
+from ..vocabulary import Aborted, DisposedCause, Event, ParentCause, TurnEnd, UserCause
+from ._checkpoints import Checkpoints
+from ._invariants import check_invariants
+from ._life import Check, Invariants, Outcome, Play, Scenario, ctrl_c_heard, run
+from ._recording import Answers, MakeAdapter, scripted
+from ._stage import SOURCES, Source
 
 
 @frozen
 class Violation:
-    """Something that must not happen, and how to make it happen again."""
+    """Something that must not happen, and how to make it happen again.
+
+    *point* counts task steps from 1; for a source that strikes inside bodies or listeners,
+    it counts those. *seed* is the scheduler's.
+    """
 
     scenario: str
     source: str
     point: int
     problem: str
+    seed: int = 0
+
+    def __str__(self) -> str:
+        where = f"{self.scenario}, {self.source}, point {self.point}, seed {self.seed}"
+        return f"{where}: {self.problem}"
 
 
 @define
 class Report:
-    """What an exploration found. *points* counts the runs that were struck."""
+    """What an exploration found. *points* counts the runs that were struck, *steps* the task
+    steps of the run that nobody struck."""
 
     points: int = 0
     steps: int = 0
@@ -84,11 +58,13 @@ class Report:
 
 def explore(
     scenario: Scenario,
-    make_adapter: MakeAdapter,
+    model: MakeAdapter | Answers | None = None,
     *,
-    name: str = "scenario",
+    name: str | None = None,
     sources: Sequence[Source] = SOURCES,
-    check: Callable[[Evidence], list[str]] = check_invariants,
+    check: Check | None = None,
+    invariants: Invariants = check_invariants,
+    checkpoints: Checkpoints | None = None,
     seed: int = 0,
     limit: int = 10_000,
     stride: int = 1,
@@ -96,114 +72,67 @@ def explore(
     """Run *scenario* struck at every point from every source, and check each run.
 
     Args:
-        scenario: Opens an engine and an agent on the stage and drives it to its end.
-        make_adapter: A fresh model for each run.
-        name: Shown in violations.
+        scenario: Opens an engine and an agent on the stage and drives it to its end. Called
+            once for every point, so what it needs it makes afresh.
+        model: What the model answers, request by request (then ``more``), or a function
+            that makes a fresh adapter for each run. Absent: the scenario's own ``model``,
+            as `calling` gives one, or a model that only says ``more``.
+        name: Shown in violations; the scenario's own name when absent.
         sources: Who strikes.
-        check: The invariants of a log and its bodies.
+        check: Called with the stage after every run; what it returns is wrong.
+        invariants: What must hold of every log and its bodies.
+        checkpoints: Notes which of its awaits were reached and cancelled.
         seed: Of Trio's scheduler, so that a point is the same moment in every run.
         limit: Most points per source; reaching it is itself a violation.
         stride: Every how many points to strike; 1 is all of them.
+
+    A run that hangs is a violation, too: time is virtual, and the run is given up when every
+    task is blocked for ever. Not to be called inside a Trio run; from the main thread, else
+    Ctrl-C cannot be explored. Threads work, sockets and processes do not (`play`).
     """
-    with _ctrl_c_heard():
-        return _explore(scenario, make_adapter, name, sources, check, seed, limit, stride)
+    play = Play(
+        scenario=scenario,
+        make_adapter=_maker(scenario, model),
+        check=check,
+        invariants=invariants,
+        seed=seed,
+        checkpoints=checkpoints,
+    )
+    shown = name if name is not None else getattr(scenario, "__name__", "scenario")
+    with ctrl_c_heard():
+        return _explore(play, shown, sources, limit, stride)
 
 
-def _explore(
-    scenario: Scenario,
-    make_adapter: MakeAdapter,
-    name: str,
-    sources: Sequence[Source],
-    check: Callable[[Evidence], list[str]],
-    seed: int,
-    limit: int,
-    stride: int,
-) -> Report:
+def _maker(scenario: Scenario, model: MakeAdapter | Answers | None) -> MakeAdapter:
+    if model is None:
+        model = getattr(scenario, "model", ())
+    return model if callable(model) else scripted(model)
+
+
+def _explore(play: Play, name: str, sources: Sequence[Source], limit: int, stride: int) -> Report:
     report = Report()
-    unstruck = _play(scenario, make_adapter, None, 0, seed, check)
+
+    def tell(source: str, point: int, problems: Sequence[str]) -> None:
+        report.violations += [Violation(name, source, point, p, play.seed) for p in problems]
+
+    unstruck = run(play)
     report.steps = unstruck.steps
-    report.violations += [Violation(name, "nobody", 0, p) for p in unstruck.problems]
+    tell("nobody", 0, unstruck.problems)
     for source in sources:
         for point in range(1, limit + 1, stride):
-            outcome = _play(scenario, make_adapter, source, point, seed, check)
-            if not outcome.struck:
+            outcome = run(play, source, point)
+            if not outcome.stage.struck:
                 break
             report.points += 1
-            found = outcome.problems + _ending_problems(outcome.events, unstruck.events, source)
-            report.violations += [Violation(name, source.name, point, p) for p in found]
+            tell(source.name, point, problems_of(outcome, unstruck, source))
         else:
-            report.violations.append(Violation(name, source.name, limit, "it never ended"))
+            tell(source.name, limit, ["it never ended"])
     return report
 
 
-@frozen
-class _Outcome:
-    struck: bool
-    steps: int
-    events: Sequence[Event]
-    problems: list[str]
-
-
-def _play(
-    scenario: Scenario,
-    make_adapter: MakeAdapter,
-    source: Source | None,
-    point: int,
-    seed: int,
-    check: Callable[[Evidence], list[str]],
-) -> _Outcome:
-    """One run of the scenario, struck once; then a second life of its session."""
-    stage = Stage(Recording(make_adapter()), source, point)
-    striker = _Striker(stage)
-    problems = stage.problems
-
-    async def main() -> None:
-        baseline = trio.lowlevel.current_statistics().tasks_living
-        with stage.scope:
-            await scenario(stage)
-        left = trio.lowlevel.current_statistics().tasks_living - baseline
-        if left:
-            problems.append(f"7. {left} tasks are alive after the engine was left")
-
-    _seed_scheduler(seed)
-    clock = trio.testing.MockClock(autojump_threshold=0)
-    interrupted = False
-    try:
-        trio.run(main, clock=clock, instruments=[striker], strict_exception_groups=True)
-    except KeyboardInterrupt:
-        interrupted = True
-    except BaseException as error:  # whatever leaves a scenario is reported, not raised
-        problems.append(f"7. {type(error).__name__} left the run: {error}")
-    by_interrupt = source is not None and source.name.startswith("KeyboardInterrupt")
-    if interrupted and not by_interrupt:
-        problems.append("7. a KeyboardInterrupt that nobody sent")
-    if by_interrupt and source is not None and source.inside and stage.struck and not interrupted:
-        problems.append("7. a KeyboardInterrupt was swallowed")
-    problems += [f"8. {p}" for r in stage.adapter.requests for p in history_is_valid(r.messages)]
-    for session in stage.sessions:
-        mine = session is stage.session
-        evidence = Evidence(
-            list(session.events),
-            stage.bodies if mine else None,
-            stage.sent if mine else (),
-            stage.reviewed,
-        )
-        problems += check(evidence) + _drift(session)
-    if stage.session is not None and stage.struck:
-        problems += _second_life(stage, make_adapter, seed)
-    events = list(stage.session.events) if stage.session is not None else []
-    return _Outcome(stage.struck, striker.steps, events, problems)
-
-
-def _drift(session: Session) -> list[str]:
-    """The history derived as the log grew equals the one derived from scratch."""
-    fresh = Session(SessionHeader(id=SessionId("check"), created_ms=0), now_ms=lambda: 0)
-    try:
-        replay(fresh, session.events)
-    except Exception as error:
-        return [f"8. the log does not replay: {error}"]
-    same = list(fresh.history()) == list(session.history())
-    return [] if same else ["8. the history has drifted from its log"]
+def problems_of(outcome: Outcome, unstruck: Outcome, source: Source) -> list[str]:
+    """What is wrong with a struck run, its endings included."""
+    return outcome.problems + _ending_problems(outcome.events, unstruck.events, source)
 
 
 def _ending_problems(
@@ -230,57 +159,3 @@ def _ending_problems(
         elif type(ending) not in natural:
             problems.append(f"turn {event.data.turn} ended as {ending}, which nobody meant")
     return problems
-
-
-def _second_life(stage: Stage, make_adapter: MakeAdapter, seed: int) -> list[str]:
-    """Resume the stored session and follow up: its request must be valid (invariant 8)."""
-    assert stage.session is not None
-    session_id, problems = stage.session.id, list[str]()
-    before = list(stage.session.events)
-
-    async def main() -> None:
-        adapter = Recording(make_adapter())
-        async with (
-            open_engine(adapters=[adapter], store=stage.store, now_ms=Ticks()) as engine,
-            engine.open_agent(resume=session_id) as agent,
-        ):
-            if list(agent.session.events)[: len(before)] != before:
-                problems.append("8. the stored log differs from the one in memory")
-            if agent.model.current() is None:
-                agent.model.select(adapter.provider, "m")
-            agent.inbox.clear()
-            agent.followup("and now?")
-            with trio.move_on_after(60):
-                await agent.wait_status("idle")
-            for request in adapter.requests:
-                problems.extend(f"8. {p}" for p in history_is_valid(request.messages))
-            if not adapter.requests:
-                problems.append("8. the resumed session sent no request")
-
-    _seed_scheduler(seed)
-    try:
-        trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
-    except BaseException as error:  # reported, not raised
-        problems.append(f"8. the second life failed: {type(error).__name__}: {error}")
-    return problems
-
-
-@contextmanager
-def _ctrl_c_heard() -> Iterator[None]:
-    """Python's own handler, also where a shell started us with Ctrl-C ignored."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def _seed_scheduler(seed: int) -> None:
-    """Make Trio's choice among runnable tasks repeatable, as hypothesis does for its tests."""
-    if hasattr(_run, "_ALLOW_DETERMINISTIC_SCHEDULING"):
-        _run._ALLOW_DETERMINISTIC_SCHEDULING = True  # type: ignore[misc]
-    if isinstance(getattr(_run, "_r", None), random.Random):
-        _run._r.seed(seed)

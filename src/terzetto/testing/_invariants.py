@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from attrs import define, field, frozen
+from attrs import define, frozen
 
 from ..session import Place, Session, replay
 from ..vocabulary import (
@@ -17,16 +17,11 @@ from ..vocabulary import (
     AssistantChunk,
     AssistantMessage,
     AssistantMessageEvent,
-    Blocked,
     CallId,
-    Completed,
-    EndedAtMaxTokens,
     EndSeed,
     Event,
-    Failed,
     Finish,
     IllegalEvent,
-    InboxSpliced,
     Interrupted,
     Message,
     MessageId,
@@ -42,11 +37,11 @@ from ..vocabulary import (
     TurnEnd,
     TurnStart,
     UserMessage,
-    UserMessageEvent,
     assemble,
     is_complete,
     texts,
 )
+from ._input import InputFold
 
 
 @define(eq=False)
@@ -65,13 +60,14 @@ class Evidence:
     """What is known of one agent's life once it is over.
 
     *bodies* are None when nobody recorded them. *reviewed*: post-execute listeners may
-    have withheld a result.
+    have withheld a result. *set_aside*: ``pre_step`` listeners may have set input aside.
     """
 
     events: Sequence[Event]
     bodies: Sequence[BodyRecord] | None = None
     sent: Sequence[MessageId] = ()
     reviewed: bool = False
+    set_aside: bool = False
 
 
 Check = Callable[[Evidence], list[str]]
@@ -240,57 +236,17 @@ def _outcome_problems(
 # --- 6: input -------------------------------------------------------------------------
 
 
-@define(eq=False)
-class _Input:
-    state: dict[MessageId, str] = field(factory=dict)
-    lists: dict[str, list[UserMessage]] = field(factory=dict)
-    problems: list[str] = field(factory=list)
-
-    def splice(self, seq: int, splice: InboxSpliced) -> None:
-        pending = self.lists.setdefault(splice.target, [])
-        removed = pending[splice.start : splice.start + splice.removed_count]
-        pending[splice.start : splice.start + splice.removed_count] = splice.inserted
-        for message in removed:
-            self.state[message.id] = "claimed" if splice.outcome is None else "discarded"
-        for message in splice.inserted:
-            if self.state.get(message.id) == "entered":
-                self.problems.append(f"event {seq} makes {message.id!r} pending after it entered")
-            self.state[message.id] = "pending"
-
-    def enter(self, seq: int, message_id: MessageId) -> None:
-        if self.state.get(message_id) == "entered":
-            self.problems.append(f"event {seq} enters {message_id!r} a second time")
-        if message_id in self.state:
-            self.state[message_id] = "entered"
-
-    def end_turn(self, turn: int, end: TurnEnd) -> None:
-        for message_id, state in self.state.items():
-            if state != "claimed":
-                continue
-            if isinstance(end.ending, (Aborted, Interrupted)):
-                self.problems.append(f"{message_id!r} was lost by turn {turn}, which was cut short")
-            elif isinstance(end.ending, (Blocked, Failed, Completed, EndedAtMaxTokens)):
-                self.state[message_id] = "consumed"
-
-
 def input_is_accounted_for(evidence: Evidence) -> list[str]:
     """Every message is pending, entered, discarded or consumed, and entered at most once."""
-    fold = _Input()
+    fold = InputFold(evidence.set_aside)
     for event in evidence.events:
-        match event.data:
-            case InboxSpliced():
-                fold.splice(event.seq, event.data)
-            case UserMessageEvent(message=message):
-                fold.enter(event.seq, message.id)
-            case TurnEnd(turn=turn):
-                fold.end_turn(turn, event.data)
-            case EndSeed(inherited=True):
-                fold = _Input()
-            case _:
-                pass
-    state = fold.state
-    missing = [f"{i!r} was sent and is not on the record" for i in evidence.sent if i not in state]
-    left = [f"{i!r} is claimed and in no turn" for i, at in state.items() if at == "claimed"]
+        fold.move(event)
+        if isinstance(event.data, EndSeed) and event.data.inherited:
+            fold = InputFold(evidence.set_aside)  # pending input stays behind in a fork
+    missing = [
+        f"{i!r} was sent and is not on the record" for i in evidence.sent if i not in fold.state
+    ]
+    left = [f"{i!r} is claimed and in no turn" for i, at in fold.state.items() if at == "claimed"]
     return fold.problems + missing + left
 
 

@@ -4,33 +4,30 @@ from __future__ import annotations
 
 import math
 import signal
-from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import asynccontextmanager
-from typing import Literal, TypeAlias
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager, suppress
+from typing import Literal, TypeAlias, cast
 
 import trio
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
 from ..agent import Agent, Hooks
 from ..engine import Engine, open_engine
-from ..llm import Adapter, ChunkStream, PreparedCall
 from ..session import Session
-from ..stores import MemoryStore
-from ..tools import Tool, ToolRun
+from ..stores import MemoryStore, Store
+from ..tools import Approver, Tool, ToolRun
 from ..vocabulary import (
-    CallConfig,
+    AgentDisposed,
     CancelCause,
-    DefaultField,
     DisposedCause,
     HookCause,
     MessageId,
-    ModelInfo,
     ParentCause,
-    Request,
     UserCause,
     UserMessage,
 )
 from ._invariants import BodyRecord
+from ._recording import Recording
 
 Inside: TypeAlias = Literal["body", "listener"]
 Strike: TypeAlias = Callable[["Stage"], None]
@@ -55,14 +52,15 @@ class Source:
 class Stage:
     """What a scenario plays on, and what it leaves behind for the checks.
 
-    Open engines with `open_engine` and agents with `open_agent`; wrap every tool body in
-    `body`, so that the explorer knows which of them ran.
+    Open engines with `open_engine` and agents with `open_agent`. *agent* is the first one
+    opened, which the sources strike; *session* is its session, and *sessions* are all.
+    *bodies* are the tool bodies that ran, *problems* what is wrong so far.
     """
 
     adapter: Recording
     source: Source | None = None
     point: int = 0
-    store: MemoryStore = field(factory=MemoryStore)
+    store: Store = field(factory=MemoryStore)
     agent: Agent | None = None
     session: Session | None = None
     sessions: list[Session] = field(factory=list)
@@ -71,23 +69,38 @@ class Stage:
     sent: list[MessageId] = field(factory=list)
     problems: list[str] = field(factory=list)
     reviewed: bool = False
+    set_aside: bool = False
     struck: bool = False
+    strike_text: str = ""
+    lengths_at_strike: list[int] = field(factory=list)
+    expectations: list[tuple[Callable[[], bool], str]] = field(factory=list)
     _inside: int = 0
+    _running: set[tuple[int, int]] = field(factory=set)
 
     @asynccontextmanager
     async def open_engine(
-        self, tools: Iterable[Tool] = (), *, max_parallel_tool_calls: int = 10
+        self,
+        tools: Iterable[Tool] = (),
+        *,
+        max_parallel_tool_calls: int = 10,
+        shutdown_timeout: float = 5.0,
+        approver: Approver | None = None,
     ) -> AsyncIterator[Engine]:
-        """An engine on the stage's store and model; what its block raises must leave it."""
+        """An engine on the stage's store and model; what its block raises must leave it.
+
+        The bodies of *tools* are watched (`watch`).
+        """
         raised: BaseException | None = None
         async with open_engine(
             adapters=[self.adapter],
-            tools=tools,
+            tools=[self.watch(tool) for tool in tools],
             store=self.store,
             max_parallel_tool_calls=max_parallel_tool_calls,
+            shutdown_timeout=shutdown_timeout,
+            approver=approver,
             now_ms=Ticks(),
         ) as engine:
-            engine.scope.hooks.session_created.listen(self._watch)
+            engine.scope.hooks.session_created.listen(self._remember)
             if self.source is not None and self.source.inside == "listener":
                 self._listen(engine.scope.hooks)
             try:
@@ -96,51 +109,101 @@ class Stage:
                 raised = error
                 raise
             finally:
-                self.reviewed = self.reviewed or bool(engine.scope.hooks.tool_post_execute)
+                self._note_policies(engine.scope.hooks)
         if raised is not None:
             self.problems.append(f"7. the engine swallowed {type(raised).__name__}")
 
     @asynccontextmanager
     async def open_agent(
-        self, engine: Engine, *, resume: str | None = None
+        self, engine: Engine, *, resume: str | None = None, session_id: str | None = None
     ) -> AsyncIterator[Agent]:
         """The scenario's agent, known to the sources that cancel it."""
-        provider = self.adapter.provider
-        async with engine.open_agent(provider=provider, model="m", resume=resume) as agent:
+        async with engine.open_agent(
+            provider=self.adapter.provider, model="m", resume=resume, session_id=session_id
+        ) as agent:
             self.agent, self.session = agent, agent.session
-            yield agent
+            try:
+                yield agent
+            finally:
+                self._note_policies(agent.scope.hooks)
 
     def send(self, how: str, text: str) -> None:
-        """Send *text* to the agent as a follow-up, steering or injection, on the record."""
-        assert self.agent is not None
+        """Send *text* to the agent, on the record: *how* is ``followup``, ``steer``, ``inject``.
+
+        Nothing happens if the agent is gone already.
+        """
+        assert self.agent is not None, "open an agent first"
         message = UserMessage(text)
-        getattr(self.agent, how)(message)
-        self.sent.append(message.id)
+        with suppress(AgentDisposed):
+            getattr(self.agent, how)(message)
+            self.sent.append(message.id)
+
+    def expect(self, holds: Callable[[], bool], what: str) -> None:
+        """When the run is over, however it ended, *holds* must say True; else *what* is wrong.
+
+        Call it at the beginning of a scenario: what comes late may never be reached.
+        """
+        self.expectations.append((holds, what))
+
+    def watch(self, tool: Tool) -> Tool:
+        """*tool* with a body that the explorer knows of: whether it ran, when, how it ended.
+
+        For tools that are not given to `open_engine`. Plain functions are not watched.
+        """
+        if not tool.is_async:
+            return tool
+        given, injected = tool.injects, tool.injects or "terzetto_run"
+
+        async def body(*args: object, **kwargs: object) -> object:
+            run = kwargs[injected]
+            assert isinstance(run, ToolRun)
+            if given is None:
+                del kwargs[injected]
+            async with self.body(run):
+                return await cast(Awaitable[object], tool.body(*args, **kwargs))
+
+        return evolve(tool, body=body, injects=injected)
 
     @asynccontextmanager
     async def body(self, run: ToolRun) -> AsyncIterator[None]:
-        """Around a tool body: records that it ran, when, and how it ended."""
+        """Around a tool body: records that it ran. Of two around one body the outer counts."""
+        mine = id(run), id(trio.lowlevel.current_task())
+        if mine in self._running:
+            yield
+            return
         events = run.agent.session.events
         cancelled = trio.current_effective_deadline() == -math.inf
         record = BodyRecord(run.call_id, len(events), cancelled)
         self.bodies.append(record)
+        self._running.add(mine)
         try:
             self._strike_inside("body")
             yield
             record.returned = True
         finally:
+            self._running.discard(mine)
             record.left_at = len(events)
 
-    def _watch(self, session: Session) -> None:
+    def struck_now(self, text: str = "") -> None:
+        """Remember that and where the run was struck."""
+        self.struck = True
+        self.strike_text = text
+        self.lengths_at_strike = [len(session.events) for session in self.sessions]
+
+    def _remember(self, session: Session) -> None:
         self.sessions.append(session)
         self.session = self.session or session
+
+    def _note_policies(self, hooks: Hooks) -> None:
+        self.reviewed = self.reviewed or bool(hooks.tool_post_execute)
+        self.set_aside = self.set_aside or bool(hooks.pre_step)
 
     def _strike_inside(self, where: Inside) -> None:
         if self.source is None or self.source.inside != where:
             return
         self._inside += 1
         if self._inside == self.point:
-            self.struck = True
+            self.struck_now(f"inside {where} {self.point}")
             raise KeyboardInterrupt
 
     def _listen(self, hooks: Hooks) -> None:
@@ -209,43 +272,3 @@ SOURCES: tuple[Source, ...] = (
     Source("KeyboardInterrupt in a listener", _interrupt, _GONE, host=True, inside="listener"),
 )
 """Everybody who may cut a scenario short."""
-
-
-@frozen
-class Recording:
-    """An adapter that remembers what it was asked."""
-
-    adapter: Adapter
-    requests: list[Request] = field(factory=list)
-
-    @property
-    def provider(self) -> str:
-        return self.adapter.provider
-
-    async def prepare(self, config: CallConfig) -> PreparedCall:
-        return _RecordingCall(await self.adapter.prepare(config), self.requests)
-
-    async def aclose(self) -> None:
-        await self.adapter.aclose()
-
-
-@frozen
-class _RecordingCall:
-    call: PreparedCall
-    requests: list[Request]
-
-    @property
-    def config(self) -> CallConfig:
-        return self.call.config
-
-    @property
-    def adapter_defaults(self) -> frozenset[DefaultField]:
-        return self.call.adapter_defaults
-
-    @property
-    def info(self) -> ModelInfo:
-        return self.call.info
-
-    def open_stream(self, request: Request) -> ChunkStream:
-        self.requests.append(request)
-        return self.call.open_stream(request)

@@ -1,0 +1,219 @@
+"""Which awaits of some modules an exploration came to, and which it cancelled at.
+
+The awaits are those of the source text: each ``await``, each ``async for`` and each
+``async with`` (its entry and its exit are one). What happens at them is seen, not guessed:
+
+- *reached*: a task was suspended there when it was about to make a step, in any run; or it
+  ran there without being suspended, in the run that nobody struck. An await that only
+  struck runs come to, and that never suspends, counts as not reached.
+- *cancelled*: a `trio.Cancelled` or KeyboardInterrupt was thrown into a task suspended
+  there, or a strike came while one was. Every await on the way counts, from the task's
+  outermost function to the innermost one.
+"""
+
+from __future__ import annotations
+
+import ast
+import dis
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import CodeType, FrameType, ModuleType
+from typing import Any, Literal, TypeAlias
+
+import trio
+from attrs import define, field, frozen
+
+Kind: TypeAlias = Literal["await", "async for", "async with"]
+_Span: TypeAlias = tuple[int, int, int, int]
+
+
+@frozen
+class Checkpoint:
+    """One place in a source file where a task may wait. *text* is its first line."""
+
+    path: str
+    line: int
+    kind: Kind
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.text}"
+
+
+@define(eq=False)
+class Checkpoints:
+    """The awaits of some modules, and what explorations did there. Made by `of`.
+
+    Give one to `explore`, to several in turn if you like, then read *reached* and
+    *cancelled*; both are in the order of the source.
+    """
+
+    points: tuple[Checkpoint, ...]
+    _files: dict[str, dict[_Span, int]] = field(repr=False)
+    _reached: set[int] = field(factory=set, repr=False)
+    _cancelled: set[int] = field(factory=set, repr=False)
+    _known: dict[tuple[CodeType, int], int | None] = field(factory=dict, repr=False)
+
+    @classmethod
+    def of(cls, *sources: ModuleType | str | Path) -> Checkpoints:
+        """The awaits in *sources*: modules, packages, source files or folders of them."""
+        points: list[Checkpoint] = []
+        files: dict[str, dict[_Span, int]] = {}
+        for root, path in _paths(sources):
+            spans = files.setdefault(str(path), {})
+            shown = path.relative_to(root).as_posix()
+            for span, checkpoint in _awaits(path.read_text("utf-8"), shown):
+                spans[span] = len(points)
+                points.append(checkpoint)
+        return cls(tuple(points), files)
+
+    @property
+    def reached(self) -> list[Checkpoint]:
+        """Those that some run came to."""
+        return [self.points[index] for index in sorted(self._reached)]
+
+    @property
+    def cancelled(self) -> list[Checkpoint]:
+        """Those that were cut short while a task was suspended there."""
+        return [self.points[index] for index in sorted(self._cancelled)]
+
+    @property
+    def unreached(self) -> list[Checkpoint]:
+        """Those that no run came to."""
+        return [p for index, p in enumerate(self.points) if index not in self._reached]
+
+    def __str__(self) -> str:
+        return (
+            f"{len(self.points):,} checkpoints: {len(self._reached):,} reached, "
+            f"{len(self._cancelled):,} cancelled at, {len(self.unreached):,} never reached"
+        )
+
+    def findings(self) -> tuple[frozenset[int], frozenset[int]]:
+        """What was found, for `add` in another process."""
+        return frozenset(self._reached), frozenset(self._cancelled)
+
+    def add(self, findings: tuple[Iterable[int], Iterable[int]]) -> None:
+        """Add the `findings` of others of the same sources."""
+        self._reached.update(findings[0])
+        self._cancelled.update(findings[1])
+
+    # --- looking ------------------------------------------------------------------------
+
+    def stepped(self, task: trio.lowlevel.Task) -> None:
+        """*task* is about to make a step: it was suspended, and may be thrown out now."""
+        found = self._of(task)
+        self._reached |= found
+        thrown = getattr(getattr(task, "_next_send", None), "error", None)
+        if isinstance(thrown, (trio.Cancelled, KeyboardInterrupt)):
+            self._cancelled |= found
+
+    def struck(self, tasks: Iterable[trio.lowlevel.Task]) -> None:
+        """A strike comes now, while *tasks* are suspended."""
+        for task in tasks:
+            found = self._of(task)
+            self._reached |= found
+            self._cancelled |= found
+
+    @contextmanager
+    def watch(self) -> Iterator[None]:
+        """See also what runs without being suspended. A tracer at work stays alone."""
+        if sys.gettrace() is not None:
+            yield
+            return
+        sys.settrace(self._called)
+        try:
+            yield
+        finally:
+            sys.settrace(None)
+
+    def _called(self, frame: FrameType, event: str, arg: object) -> Any:
+        if frame.f_code.co_filename not in self._files:
+            return None
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        return self._traced
+
+    def _traced(self, frame: FrameType, event: str, arg: object) -> Any:
+        if event == "opcode":
+            code, at = frame.f_code, frame.f_lasti
+            if dis.opname[code.co_code[at]] in _WAITING:
+                index = self._find(code, at)
+                if index is not None:
+                    self._reached.add(index)
+        return self._traced
+
+    def _of(self, task: trio.lowlevel.Task) -> set[int]:
+        found = set[int]()
+        for frame, _ in task.iter_await_frames():
+            index = self._find(frame.f_code, frame.f_lasti)
+            if index is not None:
+                found.add(index)
+        return found
+
+    def _find(self, code: CodeType, at: int) -> int | None:
+        """The await that the instruction *at* of *code* belongs to."""
+        key = (code, at)
+        if key not in self._known:
+            self._known[key] = self._look_up(code, at)
+        return self._known[key]
+
+    def _look_up(self, code: CodeType, at: int) -> int | None:
+        spans = self._files.get(code.co_filename)
+        if spans is None or at < 0:
+            return None
+        line, end, column, end_column = list(code.co_positions())[at // 2]
+        if line is None or end is None or column is None or end_column is None:
+            return None
+        exact = spans.get((line, column, end, end_column))
+        if exact is not None:
+            return exact
+        # Some versions of Python give an `async with` or `for` the place of its expression.
+        around = [
+            (end_line - start, index)
+            for (start, _, end_line, _), index in spans.items()
+            if start <= line <= end_line and self.points[index].kind != "await"
+        ]
+        return min(around)[1] if around else None
+
+
+_WAITING = {"GET_AWAITABLE", "GET_ANEXT", "SEND"}
+
+
+def _paths(sources: Iterable[ModuleType | str | Path]) -> Iterator[tuple[Path, Path]]:
+    """Every source file, with the folder that its name is told from."""
+    for source in sources:
+        if isinstance(source, ModuleType):
+            if source.__file__ is None:
+                raise ValueError(f"checkpoints: {source.__name__} has no source file")
+            path = Path(source.__file__)
+            path = path.parent if path.name == "__init__.py" else path
+        else:
+            path = Path(source).absolute()
+        if path.is_dir():
+            yield from ((path.parent, file) for file in sorted(path.rglob("*.py")))
+        else:
+            yield path.parent.parent, path
+
+
+def _awaits(text: str, shown: str) -> Iterator[tuple[_Span, Checkpoint]]:
+    lines = text.splitlines()
+    found: list[tuple[_Span, Checkpoint]] = []
+    for node in ast.walk(ast.parse(text)):
+        kind: Kind
+        match node:
+            case ast.Await():
+                kind = "await"
+            case ast.AsyncFor():
+                kind = "async for"
+            case ast.AsyncWith():
+                kind = "async with"
+            case _:
+                continue
+        assert node.end_lineno is not None
+        assert node.end_col_offset is not None
+        span = (node.lineno, node.col_offset, node.end_lineno, node.end_col_offset)
+        last = node.end_col_offset if node.end_lineno == node.lineno else None
+        words = lines[node.lineno - 1].encode()[node.col_offset : last].decode()
+        found.append((span, Checkpoint(shown, node.lineno, kind, words.strip())))
+    yield from sorted(found, key=lambda item: item[0])

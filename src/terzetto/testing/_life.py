@@ -1,0 +1,198 @@
+"""One run of a scenario, struck once; and a second life of its session.
+
+What must hold afterwards: the eight invariants of every log, the host's own cancellation,
+the scenario's expectations, and a valid request from the session when it is resumed.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TypeAlias
+
+import trio
+from attrs import define, field, frozen
+
+from ..engine import open_engine
+from ..session import Session, replay
+from ..stores import Store
+from ..vocabulary import Event, SessionHeader, SessionId
+from ._checkpoints import Checkpoints
+from ._invariants import Evidence, check_invariants, history_is_valid
+from ._recording import MakeAdapter, Recording
+from ._stage import Source, Stage, Ticks
+from ._virtual import Hung, play, tasks, where
+
+Scenario: TypeAlias = Callable[[Stage], Awaitable[None]]
+Check: TypeAlias = Callable[[Stage], Iterable[str]]
+Invariants: TypeAlias = Callable[[Evidence], list[str]]
+
+
+@frozen(kw_only=True)
+class Play:
+    """What is played, and what must hold. *check* and *invariants*: see `explore`."""
+
+    scenario: Scenario
+    make_adapter: MakeAdapter
+    check: Check | None = None
+    invariants: Invariants = check_invariants
+    seed: int = 0
+    checkpoints: Checkpoints | None = None
+
+
+@define
+class Outcome:
+    """What a run left behind."""
+
+    stage: Stage
+    steps: int
+    problems: list[str]
+
+    @property
+    def events(self) -> Sequence[Event]:
+        return self.stage.session.events if self.stage.session is not None else ()
+
+
+def run(play_: Play, source: Source | None = None, point: int = 0) -> Outcome:
+    """Play once, struck by *source* at *point*, and say what is wrong."""
+    stage = Stage(Recording(play_.make_adapter()), source, point)
+    striker = _Striker(stage, play_.checkpoints)
+    if _hangs(play_, stage, striker):
+        return Outcome(stage, striker.steps, stage.problems)
+    problems = stage.problems
+    problems += [f"8. {p}" for r in stage.adapter.requests for p in history_is_valid(r.messages)]
+    for session in stage.sessions:
+        mine = session is stage.session
+        evidence = Evidence(
+            list(session.events),
+            stage.bodies if mine else None,
+            stage.sent if mine else (),
+            stage.reviewed,
+            stage.set_aside,
+        )
+        problems += play_.invariants(evidence) + _drift(session)
+    for holds, what in stage.expectations:
+        if not holds():
+            problems.append(what)
+    if play_.check is not None:
+        problems += play_.check(stage)
+    if stage.session is not None and stage.struck:
+        problems += second_life(play_, stage.session, stage.store)
+    return Outcome(stage, striker.steps, problems)
+
+
+def _hangs(play_: Play, stage: Stage, striker: _Striker) -> bool:
+    """Run it. Whether it hangs, which ends everything: such a run has no end to judge."""
+    problems = stage.problems
+
+    async def main() -> None:
+        baseline = trio.lowlevel.current_statistics().tasks_living
+        with stage.scope:
+            await play_.scenario(stage)
+        left = trio.lowlevel.current_statistics().tasks_living - baseline
+        if left:
+            problems.append(f"7. {left} tasks are alive after the engine was left")
+
+    interrupted = False
+    watch = play_.checkpoints.watch() if play_.checkpoints and not stage.source else None
+    try:
+        with watch or _nothing():
+            play(main, seed=play_.seed, instruments=[striker])
+    except KeyboardInterrupt:
+        interrupted = True
+    except Hung as hung:
+        problems.append(f"7. the run hangs: {hung}")
+        return True
+    except BaseException as error:  # whatever leaves a scenario is reported, not raised
+        problems.append(f"7. {type(error).__name__} left the run: {error}")
+    by_interrupt = stage.source is not None and stage.source.name.startswith("KeyboardInterrupt")
+    if interrupted and not by_interrupt:
+        problems.append("7. a KeyboardInterrupt that nobody sent")
+    inside = stage.source is not None and stage.source.inside is not None
+    if by_interrupt and inside and stage.struck and not interrupted:
+        problems.append("7. a KeyboardInterrupt was swallowed")
+    return False
+
+
+@contextmanager
+def _nothing() -> Iterator[None]:
+    yield
+
+
+@define(eq=False)
+class _Striker(trio.abc.Instrument):
+    """Strikes before the *point*-th task step, once; and sees where tasks wait."""
+
+    stage: Stage
+    checkpoints: Checkpoints | None
+    steps: int = field(default=0, init=False)
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.steps += 1
+        if self.checkpoints is not None:
+            self.checkpoints.stepped(task)
+        stage = self.stage
+        if stage.source is None or stage.source.inside is not None or self.steps != stage.point:
+            return
+        parked = [where(each) for each in tasks() if not each.name.startswith("<")]
+        stage.struck_now("; ".join(parked))
+        if self.checkpoints is not None:
+            self.checkpoints.struck(tasks())
+        stage.source.strike(stage)
+
+
+def _drift(session: Session) -> list[str]:
+    """The history derived as the log grew equals the one derived from scratch."""
+    fresh = Session(SessionHeader(id=SessionId("check"), created_ms=0), now_ms=lambda: 0)
+    try:
+        replay(fresh, session.events)
+    except Exception as error:
+        return [f"8. the log does not replay: {error}"]
+    same = list(fresh.history()) == list(session.history())
+    return [] if same else ["8. the history has drifted from its log"]
+
+
+def second_life(play_: Play, session: Session, store: Store) -> list[str]:
+    """Resume the stored session and follow up: its request must be valid (invariant 8)."""
+    session_id, problems = session.id, list[str]()
+    before = list(session.events)
+
+    async def main() -> None:
+        adapter = Recording(play_.make_adapter())
+        async with (
+            open_engine(adapters=[adapter], store=store, now_ms=Ticks()) as engine,
+            engine.open_agent(resume=session_id) as agent,
+        ):
+            if list(agent.session.events)[: len(before)] != before:
+                problems.append("8. the stored log differs from the one in memory")
+            if agent.model.current() is None:
+                agent.model.select(adapter.provider, "m")
+            agent.inbox.clear()
+            agent.followup("and now?")
+            with trio.move_on_after(60):
+                await agent.wait_status("idle")
+            for request in adapter.requests:
+                problems.extend(f"8. {p}" for p in history_is_valid(request.messages))
+            if not adapter.requests:
+                problems.append("8. the resumed session sent no request")
+
+    try:
+        play(main, seed=play_.seed)
+    except BaseException as error:  # reported, not raised
+        problems.append(f"8. the second life failed: {type(error).__name__}: {error}")
+    return problems
+
+
+@contextmanager
+def ctrl_c_heard() -> Iterator[None]:
+    """Python's own handler, also where a shell started us with Ctrl-C ignored."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
