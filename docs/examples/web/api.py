@@ -18,6 +18,7 @@ import json
 import re
 import secrets
 from collections.abc import Awaitable, Callable
+from contextlib import aclosing
 from pathlib import Path
 
 import trio
@@ -78,27 +79,30 @@ def build_app(hub: Hub) -> Starlette:
 
     async def events(request: Request) -> Response:
         after = last_seen(request)
-        return EventStream(hub, await hub.room(session_id(request)), after + 1)
+        return EventStream(hub, session_id(request), after + 1)
 
     async def begin(request: Request) -> Response:
         agent = await hub.begin(await text_of(request))
         return JSONResponse({"id": agent.id}, 201)
 
     async def message(request: Request) -> Response:
-        text, room = await text_of(request), await hub.room(session_id(request))
-        # Decided here and not in the page, which may not know yet that the turn has ended:
-        # between this look and the send nothing else runs.
-        running = room.agent.status == "running"
-        sent = room.agent.steer(text) if running else room.agent.followup(text)
+        text = await text_of(request)
+        async with hub.visit(session_id(request)) as room:
+            # Decided here and not in the page, which may not know yet that the turn has
+            # ended: between this look and the send nothing else runs.
+            running = room.agent.status == "running"
+            sent = room.agent.steer(text) if running else room.agent.followup(text)
         return JSONResponse({"id": sent, "steered": running}, 202)
 
     async def interrupt(request: Request) -> Response:
-        text, room = await text_of(request), await hub.room(session_id(request))
-        return JSONResponse({"id": room.agent.interrupt(text)}, 202)
+        text = await text_of(request)
+        async with hub.visit(session_id(request)) as room:
+            return JSONResponse({"id": room.agent.interrupt(text)}, 202)
 
     async def stop(request: Request) -> Response:
         await json_of(request)
-        (await hub.room(session_id(request))).agent.cancel()
+        async with hub.visit(session_id(request)) as room:
+            room.agent.cancel()
         return JSONResponse({}, 202)
 
     return Starlette(
@@ -129,13 +133,14 @@ async def json_of(request: Request) -> dict[str, object]:
     if request.headers.get("content-type", "").partition(";")[0] != "application/json":
         raise ApiError(415, "NOT_JSON", "expected content-type: application/json")
     body = b""
-    async for piece in request.stream():
-        body += piece
-        if len(body) > LONGEST_BODY:
-            raise ApiError(413, "TOO_LONG", f"expected at most {LONGEST_BODY} bytes")
+    async with aclosing(request.stream()) as pieces:
+        async for piece in pieces:
+            body += piece
+            if len(body) > LONGEST_BODY:
+                raise ApiError(413, "TOO_LONG", f"expected at most {LONGEST_BODY} bytes")
     try:
         value = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):  # the second for brackets in brackets in brackets
         raise ApiError(400, "NOT_JSON", "expected a JSON object, got no JSON") from None
     if not isinstance(value, dict):
         raise ApiError(400, "NOT_JSON", f"expected a JSON object, got {type(value).__name__}")
@@ -200,10 +205,17 @@ class EventStream(Response):
 
     background = None
 
-    def __init__(self, hub: Hub, room: Room | None = None, start: int = 0) -> None:
-        self.hub, self.room, self.start = hub, room, start
+    def __init__(self, hub: Hub, session: str | None = None, start: int = 0) -> None:
+        self.hub, self.session, self.start = hub, session, start
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self.session is None:
+            await self._stream(None, receive, send)
+            return
+        async with self.hub.visit(self.session) as room:  # what it raises is still told as JSON
+            await self._stream(room, receive, send)
+
+    async def _stream(self, room: Room | None, receive: Receive, send: Send) -> None:
         one_at_a_time = trio.Lock()
 
         async def write(text: str) -> None:
@@ -213,18 +225,21 @@ class EventStream(Response):
 
         headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-store")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        # The request's own nursery. Whatever ends first ends the rest: the page goes away,
-        # the log ends, the server stops. So nothing of a stream outlives it.
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(until_gone, receive, nursery.cancel_scope)
-            with self.hub.watched(self.room):
+        self.hub.streams += 1
+        try:
+            # The request's own nursery. Whatever ends first ends the rest: the page goes away,
+            # the log ends, the server stops. So nothing of a stream outlives it.
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(until_gone, receive, nursery.cancel_scope)
                 await write(f"retry: 1000\nevent: hello\ndata: {json.dumps(BOOT)}\n\n")
-                if self.room is None:
+                if room is None:
                     await self._tell_sessions(write)
                 else:
                     nursery.start_soon(self._tell_sessions, write)
-                    await self._tell_log(self.room, write)
-            nursery.cancel_scope.cancel(reason="the stream has ended")
+                    await self._tell_log(room, write)
+                nursery.cancel_scope.cancel(reason="the stream has ended")
+        finally:
+            self.hub.streams -= 1
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _tell_log(self, room: Room, write: Write) -> None:

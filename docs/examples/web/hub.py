@@ -9,8 +9,8 @@ runs in it. What is closed is on disk; the next look opens it again.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import trio
 from attrs import define, field, frozen
@@ -43,14 +43,18 @@ class Bell:
 
 @define(eq=False)
 class Room:
-    """An open session. *watchers* counts the pages that look at it; *moved* rings when one
-    leaves, and when the agent's status changes."""
+    """An open session. *visitors* counts the requests that use it, whoever opened it being
+    the first; *moved* rings when one leaves, and when the agent's status changes."""
 
     agent: terzetto.Agent
     moved: Bell = field(factory=Bell, init=False)
-    watchers: int = field(default=0, init=False)
+    visitors: int = field(default=1, init=False)
     closing: bool = field(default=False, init=False)
     gone: trio.Event = field(factory=trio.Event, init=False)
+
+    def leave(self) -> None:
+        self.visitors -= 1
+        self.moved.ring()
 
 
 @frozen
@@ -72,7 +76,7 @@ class Hub:
     model: str
     system: str
     linger: float
-    """Seconds that a session stays open after its last page has left it."""
+    """Seconds that a session stays open after its last visitor has left it."""
     _nursery: trio.Nursery
     _headers: dict[str, SessionHeader]
     _rooms: dict[str, Room] = field(factory=dict, init=False)
@@ -80,7 +84,7 @@ class Hub:
     changed: Bell = field(factory=Bell, init=False)
     """Rings when `rows` may have changed."""
     streams: int = field(default=0, init=False)
-    """Pages that look at something."""
+    """Pages that are told of changes."""
     closing: bool = field(default=False, init=False)
 
     def rows(self) -> list[Row]:
@@ -93,20 +97,6 @@ class Hub:
             rows.append(Row(header.id, title, header.created_ms, status))
         return sorted(rows, key=lambda row: (-row.created_ms, row.id))
 
-    @contextmanager
-    def watched(self, room: Room | None) -> Iterator[None]:
-        """A page looks at *room*, or at the list alone, for the length of the block."""
-        self.streams += 1
-        if room is not None:
-            room.watchers += 1
-        try:
-            yield
-        finally:
-            self.streams -= 1
-            if room is not None:
-                room.watchers -= 1
-                room.moved.ring()
-
     async def begin(self, text: str) -> terzetto.Agent:
         """A new session, with *text* as its first message."""
         title = " ".join(text.split())
@@ -117,12 +107,15 @@ class Hub:
         )
         room = await self._enter(opening)
         room.agent.followup(text)
+        room.leave()
         return room.agent
 
-    async def room(self, session_id: str) -> Room:
-        """The open session of this id; a closed one is opened.
+    @asynccontextmanager
+    async def visit(self, session_id: str) -> AsyncIterator[Room]:
+        """The session of this id; it stays open for the length of the block at least.
 
-        Raises `SessionNotFound`, and what `Engine.open_agent` raises.
+        One that is closed is opened. Raises `SessionNotFound`, and what `Engine.open_agent`
+        raises.
         """
         # One at a time: two pages that look at a closed session must not both open it.
         async with self._opening:
@@ -133,7 +126,12 @@ class Hub:
             if room is None:
                 opening = self.engine.open_agent(resume=session_id, system=self.system)
                 room = await self._enter(opening)
-            return room
+            else:
+                room.visitors += 1
+        try:
+            yield room
+        finally:
+            room.leave()
 
     async def _enter(self, opening: AbstractAsyncContextManager[terzetto.Agent]) -> Room:
         if self.closing:
@@ -169,7 +167,7 @@ class Hub:
         while True:
             with trio.move_on_after(self.linger) as quiet:
                 await room.moved.wait()
-            if quiet.cancelled_caught and not room.watchers and room.agent.status == "idle":
+            if quiet.cancelled_caught and not room.visitors and room.agent.status == "idle":
                 return
 
     def _status_changed(self, change: terzetto.StatusChanged) -> None:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import os
 import signal
+import socket
 import sys
 from functools import partial
 from pathlib import Path
@@ -40,7 +41,7 @@ async def run(options: argparse.Namespace) -> None:
     adapter, model = choose_model(options)
     store = terzetto.JsonlStore(options.sessions)
     config = Config()
-    config.bind = [f"{options.host}:{options.port}"]
+    config.bind = [bind(options.host, options.port)]
     config.loglevel = "WARNING"
     config.graceful_timeout = 3  # seconds for pages that do not read what they are sent
     async with trio.open_nursery() as nursery:
@@ -73,6 +74,14 @@ async def wait_for_signal() -> None:
             return
 
 
+def bind(host: str, port: int) -> str:
+    """An address to serve, as Hypercorn takes it: bound here, where one line can say why not."""
+    try:
+        return f"fd://{socket.create_server((host, port)).detach()}"
+    except OSError as error:
+        raise SystemExit(f"web: cannot serve {host}:{port}: {error.strerror}") from None
+
+
 def choose_model(options: argparse.Namespace) -> tuple[terzetto.Adapter, str]:
     if options.scripted:
         return scripted_model(options.pace), "scripted"
@@ -92,10 +101,7 @@ def main() -> int:
     parser.add_argument(
         "--linger", type=float, default=300.0, help="seconds that a session nobody sees stays open"
     )
-    try:
-        trio.run(run, parser.parse_args())
-    except* OSError as failed:
-        raise SystemExit(f"web: {failed.exceptions[0]}") from None
+    trio.run(run, parser.parse_args())
     return 0
 
 
