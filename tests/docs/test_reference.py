@@ -23,6 +23,8 @@ from terzetto.session import _codec
 from terzetto.stores._base import LONGEST_NAME
 from terzetto.stores._jsonl import _THREADS
 from terzetto.tools._encode import MAX_RESULT_BYTES, MAX_VALUES
+from terzetto.tools._spill import MAX_REFERENCE_BYTES
+from terzetto.tools._touches import MAX_TOUCHES
 from terzetto.vocabulary import MAX_DEPTH, texts
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -171,6 +173,8 @@ def test_the_tables_of_codes() -> None:
     [
         ("Result of a tool", f"{MAX_RESULT_BYTES:,} bytes"),
         ("Values in a tool's result", f"{MAX_VALUES:,}"),
+        ("A reference that a `spill`", f"{MAX_REFERENCE_BYTES:,} bytes"),
+        ("Resources that one call touches", f"{MAX_TOUCHES:,}"),
         ("Depth of JSON", f"{MAX_DEPTH}"),
         ("A session id", f"{LONGEST_NAME} bytes"),
         ("One event of a provider's stream", f"{MAX_EVENT_BYTES // 2**20} MiB"),
