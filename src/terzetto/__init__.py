@@ -52,6 +52,7 @@ from .llm import (
 )
 from .session import (
     AgentView as AgentView,
+    Compacting as Compacting,
     Inbox as Inbox,
     Messages as Messages,
     Session as Session,
@@ -86,6 +87,7 @@ from .vocabulary import (
     AssistantMessage as AssistantMessage,
     CallConfig as CallConfig,
     CodedError as CodedError,
+    Completion as Completion,
     Event as Event,
     Failure as Failure,
     HookCause as HookCause,
@@ -132,6 +134,8 @@ __all__ = [
     "CallConfig",
     "ChunkStream",
     "CodedError",
+    "Compacting",
+    "Completion",
     "Deny",
     "Driver",
     "End",

@@ -31,7 +31,7 @@ from .agent import (
 )
 from .hooks import await_listener, call_listener
 from .llm import Adapter, ModelRuntime
-from .session import Session
+from .session import Compacting, Session
 from .stores import Store
 from .tools import (
     Approver,
@@ -333,5 +333,7 @@ def _give_interrupts_back() -> None:
     Idempotent: it marks code objects. Floors 0 and 1 do not name Trio, so it is done here.
     """
     trio.lowlevel.enable_ki_protection(Session.append)
+    for held in (Compacting.__enter__, Compacting.commit, Compacting.__exit__):
+        trio.lowlevel.enable_ki_protection(held)
     for frame in (call_listener, await_listener, *unprotected_frames()):
         trio.lowlevel.disable_ki_protection(frame)

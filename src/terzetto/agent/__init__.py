@@ -8,6 +8,7 @@ from ._hooks import (
     Assembly as Assembly,
     End as End,
     Enter as Enter,
+    FailureDecision as FailureDecision,
     Hooks as Hooks,
     InboxNotice as InboxNotice,
     PreStep as PreStep,
@@ -17,6 +18,7 @@ from ._hooks import (
     Retry as Retry,
     SessionStarted as SessionStarted,
     StatusChanged as StatusChanged,
+    StepDecision as StepDecision,
     TurnStopping as TurnStopping,
 )
 from ._initiator import (

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Literal, TypeVar, TypeVarTuple
 
 import trio
 from attrs import define, field
 
+from ..llm import ModelRuntime
 from ..session import AgentStatus, Inbox, Messages, Session
 from ..vocabulary import (
     ActivityCancelled,
@@ -16,13 +17,17 @@ from ..vocabulary import (
     AgentCrashed,
     AgentDisposed,
     CancelCause,
+    Completion,
     DuplicateMessage,
     Failure,
     InboxTarget,
     InvalidValue,
+    Message,
     MessageId,
+    ModelSelection,
     ParentCause,
     SessionId,
+    ToolSchema,
     UserCause,
     UserMessage,
     WouldDeadlock,
@@ -30,6 +35,7 @@ from ..vocabulary import (
 )
 from ._activity import Activity, RunState, Waiter
 from ._bound import Bound
+from ._completion import complete
 from ._initiator import agent_being_created, current_agent
 from ._model import AgentModel
 from ._saving import Saving
@@ -56,6 +62,7 @@ class Agent:
     _state: RunState
     _bound: Bound
     _saving: Saving
+    _runtime: ModelRuntime
     _crash: BaseException | None = field(default=None, init=False)
     _thread: int = field(factory=threading.get_ident, init=False)
     _nursery: trio.Nursery | None = field(default=None, init=False)
@@ -259,6 +266,38 @@ class Agent:
         if not result:
             raise ActivityCancelled(f"maintenance of {self.id!r} was cancelled")
         return result[0]
+
+    async def complete(
+        self,
+        messages: str | Sequence[Message],
+        *,
+        selection: ModelSelection | None = None,
+        tools: Sequence[ToolSchema] = (),
+        max_tokens: int | None = None,
+    ) -> Completion:
+        """Make one model request that is no part of the conversation, and return its answer.
+
+        Nothing of it enters the log. It runs in the caller's task, at any time, beside a
+        turn too; ``stream`` listeners see it with ``attempt`` 0. It is not retried.
+
+        Args:
+            messages: The whole request; a text becomes one user message. Give calls and
+                their results together, or providers refuse it.
+            selection: The route; the agent's current model when absent.
+            tools: Declared to the model. Calls in the answer are not run.
+            max_tokens: Most tokens of the answer; the adapter's default when absent.
+
+        Raises:
+            ProviderError: The request failed, with the provider's facts.
+            CodedError: ``NO_ROUTE``: neither a selection nor a current model.
+            AgentDisposed: The agent is gone.
+
+        Cancellation: the connection is closed and nothing is left behind.
+        """
+        self._check_thread()
+        self._check_alive()
+        selection = selection or self.model.current()
+        return await complete(self, self._runtime, messages, selection, tools, max_tokens)
 
     # --- checks -------------------------------------------------------------------------
 

@@ -280,10 +280,10 @@ class Agents(AgentRegistry):
         model = AgentModel(session, _initial(session, options.selection))
         parent = options.parent
         bound = parent._bound if parent is not None else Bound(self.shutdown_timeout)
-        saving = Saving(session, path)
-        agent = Agent(session, scope, model, parent, state, bound, saving)
+        saving, runtime = Saving(session, path), self.services.runtime
+        agent = Agent(session, scope, model, parent, state, bound, saving, runtime)
         state.view = agent
-        requests = RequestBuilder(agent, session, scope, self.services.runtime, options.max_tokens)
+        requests = RequestBuilder(agent, session, scope, runtime, options.max_tokens)
         steps = StepRunner(agent, session, state, scope, self.services, requests, saving.flush)
         driven = Driven(
             session, state, scope, model, requests, steps, saving.flush, parent is not None

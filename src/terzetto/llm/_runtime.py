@@ -40,7 +40,11 @@ logger = logging.getLogger("terzetto")
 
 @frozen
 class StreamCall:
-    """A model call about to be made, as ``stream`` listeners see it."""
+    """A model call about to be made, as ``stream`` listeners see it.
+
+    *attempt* counts from 1 within its step. 0 marks a request outside the log
+    (`Agent.complete`); *turn* and *step* are then those that are open, or 0.
+    """
 
     agent: AgentView
     turn: int

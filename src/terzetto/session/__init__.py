@@ -1,5 +1,6 @@
 """Floor 1: what happened, and what follows from it. Nothing here names Trio."""
 
+from ._compacting import Compacting as Compacting, CompactionLock as CompactionLock
 from ._inbox import TARGETS as TARGETS, Inbox as Inbox, PendingInput as PendingInput
 from ._log import (
     Bell as Bell,

@@ -34,6 +34,7 @@ from ..vocabulary import (
     freeze_object,
     new_message_id,
 )
+from ._compacting import Compacting, CompactionLock
 from ._inbox import PendingInput
 from ._order import Place
 from ._replacing import planned
@@ -133,6 +134,7 @@ class Session:
     surface: Surface = field(factory=Surface, init=False, repr=False)
     folds: Folds = field(factory=Folds, init=False, repr=False)
     pending: PendingInput = field(factory=PendingInput, init=False, repr=False)
+    compaction: CompactionLock = field(factory=CompactionLock, init=False, repr=False)
     sink: Callable[[Event], None] = field(default=_no_sink, init=False, repr=False)
     durable: Callable[[], int] = field(default=_never_durable, init=False, repr=False)
     reader: Callable[[int, int], Awaitable[list[Event]]] | None = field(
@@ -221,6 +223,7 @@ class Session:
         self.surface.move(event)
         self.folds.move(event)
         self.pending.move(event, self.place.open_turn is not None)
+        self.compaction.move(event)
         self._events.append(event)
 
     def _publish(self, event: Event) -> None:
@@ -296,6 +299,10 @@ class Session:
         self._check_thread()
         drafts = planned(self.surface, start, end, messages)
         return [self.append_draft(draft) for draft in drafts]
+
+    def compacting(self) -> Compacting:
+        """The bracket around one compaction. `AgentBusy` is raised while another one lives."""
+        return Compacting(self, self.new_id())
 
     async def read(self, start: int = 0, stop: int | None = None) -> list[Event]:
         """Events *start* to before *stop*, from memory or from the store."""

@@ -7,10 +7,13 @@ from typing import Literal, Protocol, TypeAlias
 
 from ..vocabulary import (
     CancelCause,
+    Completion,
     InboxTarget,
     Message,
     MessageId,
+    ModelSelection,
     SessionId,
+    ToolSchema,
     UserCause,
     UserMessage,
 )
@@ -20,7 +23,7 @@ AgentStatus: TypeAlias = Literal["idle", "running"]
 
 
 class AgentView(Protocol):
-    """An agent without the power to dispose of it. Methods never block."""
+    """An agent without the power to dispose of it. Plain methods never block."""
 
     @property
     def id(self) -> SessionId: ...
@@ -44,3 +47,14 @@ class AgentView(Protocol):
     def send(self, message: str | UserMessage, target: InboxTarget, wakeup: bool) -> MessageId: ...
 
     def cancel(self, cause: CancelCause = UserCause(), *, keep_inbox: bool = False) -> None: ...
+
+    async def complete(
+        self,
+        messages: str | Sequence[Message],
+        *,
+        selection: ModelSelection | None = None,
+        tools: Sequence[ToolSchema] = (),
+        max_tokens: int | None = None,
+    ) -> Completion:
+        """One request outside the log (`Agent.complete`)."""
+        ...

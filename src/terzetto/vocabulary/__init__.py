@@ -126,6 +126,7 @@ from ._messages import (
 from ._request import (
     CONFIG_KEYS as CONFIG_KEYS,
     CallConfig as CallConfig,
+    Completion as Completion,
     DefaultField as DefaultField,
     HeaderReason as HeaderReason,
     ModelInfo as ModelInfo,

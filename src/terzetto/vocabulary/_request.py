@@ -14,7 +14,8 @@ from attrs.converters import optional
 
 from ._errors import InvalidValue
 from ._json import EMPTY_OBJECT, JsonObject, clean_text, freeze_object
-from ._messages import Message, SessionId
+from ._messages import AssistantMessage, Message, SessionId
+from ._stream import FinishReason, Usage
 
 HeaderReason: TypeAlias = Literal["initial", "resume", "change", "series"]
 CONFIG_KEYS = frozenset(
@@ -142,3 +143,21 @@ class Request:
     messages: Sequence[Message]
     tools: tuple[ToolSchema, ...] = ()
     tool_history: ToolHistory = ToolHistory()
+
+
+@frozen(kw_only=True)
+class Completion:
+    """The answer to a request outside the log.
+
+    *finish* is why it ended: `MaxTokens` says that the limit cut it. *usage* is absent
+    when the provider reported none.
+    """
+
+    message: AssistantMessage
+    finish: FinishReason
+    usage: Usage | None = None
+
+    @property
+    def text(self) -> str:
+        """The text blocks, joined; reasoning and calls left out."""
+        return self.message.text
