@@ -682,7 +682,7 @@ async def test_on_cancel_is_checked_before_anything_is_sent() -> None:
     """STYLE 7: a value that cannot be meant is refused; a typo must not silently leave."""
     async with engine_on(ScriptedModel(echo)) as engine, engine.open_agent(**ROUTE) as agent:
         with pytest.raises(InvalidValue):
-            await agent.ask("x", on_cancel="keep")  # type: ignore[arg-type]
+            await agent.ask("x", on_cancel="keep")  # type: ignore[call-overload]
         assert list(agent.session.events) == []
 
 

@@ -1,6 +1,7 @@
 """Floor 3: the only loop."""
 
 from ._agent import Agent as Agent
+from ._answers import Answer as Answer, NoAnswer as NoAnswer
 from ._creation import Agents as Agents
 from ._driver import Driven as Driven, Driver as Driver, LoopDriver as LoopDriver
 from ._hooks import (

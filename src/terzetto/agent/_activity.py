@@ -33,6 +33,7 @@ from ..vocabulary import (
     UserCause,
     UserMessage,
 )
+from ._answers import Expectation, OwedAnswer
 from ._hooks import Hooks, InboxNotice, StatusChanged
 from ._turn import Turn
 
@@ -95,6 +96,7 @@ class Waiter:
     """Somebody waits for the turn that claims a message."""
 
     message_id: MessageId
+    expects: Expectation | None = None
     done: trio.Event = field(factory=trio.Event)
     turn_number: int | None = None
     turn: Turn | None = None
@@ -134,6 +136,7 @@ class RunState:
     steered: bool = False
     step: trio.CancelScope | None = None
     flushing: trio.CancelScope | None = None
+    owed: OwedAnswer = field(factory=OwedAnswer)
     waiters: dict[MessageId, Waiter] = field(factory=dict)
     calls: set[RunningCall] = field(factory=set)
     _held_wake: bool = False
@@ -302,6 +305,7 @@ class RunState:
         for message in claimed:
             if waiter := self.waiters.get(message.id):
                 waiter.turn_number = turn
+                self.owed.begin(waiter.expects)
             self.tell(self.hooks.inbox_claimed, InboxNotice(self.view, message, turn))
         return tuple(claimed)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Literal, TypeVar, TypeVarTuple
+from typing import Literal, TypeVar, TypeVarTuple, overload
 
 import trio
 from attrs import define, field
@@ -34,6 +34,7 @@ from ..vocabulary import (
     WrongThread,
 )
 from ._activity import Activity, RunState, Waiter
+from ._answers import Answer, Expectation
 from ._bound import Bound
 from ._completion import complete
 from ._initiator import agent_being_created, current_agent
@@ -45,6 +46,7 @@ from ._turn import Turn
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
+_A_TURN = object()
 
 
 @define(eq=False, repr=False)
@@ -173,15 +175,44 @@ class Agent:
 
     # --- waiting ------------------------------------------------------------------------
 
+    @overload
     async def ask(
         self, message: str | UserMessage, *, on_cancel: Literal["cancel", "leave"] = "cancel"
+    ) -> Turn: ...
+    @overload
+    async def ask(
+        self,
+        message: str | UserMessage,
+        *,
+        returns: type[T],
+        on_cancel: Literal["cancel", "leave"] = "cancel",
+    ) -> Answer[T]: ...
+    @overload
+    async def ask(
+        self,
+        message: str | UserMessage,
+        *,
+        returns: object,
+        on_cancel: Literal["cancel", "leave"] = "cancel",
+    ) -> Answer[object]: ...
+    async def ask(
+        self,
+        message: str | UserMessage,
+        *,
+        returns: object = _A_TURN,
+        on_cancel: Literal["cancel", "leave"] = "cancel",
     ) -> Turn:
         """`followup`, then wait for the end of the turn that claims this message.
 
         Returns the `Turn` for ``completed``, ``max-tokens``, ``blocked`` and ``aborted``.
+        With *returns*, a type, the model answers with a value of it, by a tool that is
+        shown for this turn alone: an `Answer` with the last one that the turn committed.
+        A model that fails to answer is told so once.
 
         Raises:
             TurnFailed: The turn ended in error.
+            NoAnswer: The turn ended in another way, without a value of type *returns*.
+            InvalidValue: JSON cannot describe *returns*; nothing was sent.
             MessageDiscarded: The message was removed before any turn claimed it.
             AgentDisposed: The agent went away first.
             WouldDeadlock: Called from inside this agent's own tools, hooks or children.
@@ -192,12 +223,15 @@ class Agent:
         if on_cancel not in ("cancel", "leave"):
             raise InvalidValue(f"on_cancel: expected 'cancel' or 'leave', got {on_cancel!r}")
         self._check_outside("ask")
+        expects = None
+        if returns is not _A_TURN:
+            expects = Expectation(returns, self.session, self.scope.tools)
         await trio.lowlevel.checkpoint_if_cancelled()
         message = self._message(message)
         state = self._state
         if message.id in state.waiters:
             raise DuplicateMessage(f"message {message.id!r} is asked already; ask with a new one")
-        waiter = Waiter(message.id)
+        waiter = Waiter(message.id, expects)
         state.waiters[message.id] = waiter
         try:
             self.followup(message)
@@ -212,7 +246,7 @@ class Agent:
         if waiter.error is not None:
             raise waiter.error
         assert waiter.turn is not None
-        return waiter.turn
+        return waiter.turn if expects is None else expects.answer(waiter.turn)
 
     def _withdraw(self, waiter: Waiter) -> None:
         if waiter.turn_number is None:

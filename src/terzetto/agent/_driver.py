@@ -199,6 +199,7 @@ class _Loop:
         stopped = trio.current_effective_deadline() == -math.inf
         cut = self._judge(activity, outcome, caught, stopped)
         self._close(number, cut)
+        state.owed.end()
         state.turn_open = False
         try:
             if cut.reraise is None:
@@ -334,6 +335,7 @@ class _Loop:
             if opens_step(entered, owes):
                 step += 1
                 result = await self.agent.steps.run(turn, step, decision, assembly, selection)
+                result = state.owed.judge(result)
                 hit_max_tokens = sticky_max_tokens(hit_max_tokens, result.finish)
                 owes = result.owes
                 # Cancelled by an observer of `step/end`: nothing more is claimed or asked.
@@ -346,7 +348,7 @@ class _Loop:
             if move == "stopping":
                 await self.agent.scope.hooks.turn_stopping.run(TurnStopping(state.view, turn))
                 await trio.lowlevel.checkpoint_if_cancelled()
-                if not state.inbox.next_step:
+                if not state.inbox.next_step and not state.owed.ask_again(state.inbox):
                     return natural_ending(hit_max_tokens)
             claimed = self._claim(turn, with_prompt=False)
 

@@ -1,5 +1,11 @@
 """Floor 2: acting."""
 
+from ._answer import (
+    VALUE as VALUE,
+    AnswerForm as AnswerForm,
+    answer_forms as answer_forms,
+    type_name as type_name,
+)
 from ._batch import (
     BatchLog as BatchLog,
     BatchResult as BatchResult,

@@ -41,6 +41,7 @@ class ToolLayer:
     scope: Scope
     parent: ToolLayer | None = None
     _tools: dict[str, Tool] = field(factory=dict)
+    _over: dict[str, Tool] = field(factory=dict)
     _masks: list[_Mask] = field(factory=list)
     _guards: list[Guard] = field(factory=list)
 
@@ -68,6 +69,14 @@ class ToolLayer:
 
         return self.scope.own(Registration(undo))
 
+    def lay_over(self, tools: Iterable[Tool]) -> Registration:
+        """Show *tools* over all others until removed, in the place of any laid over before.
+
+        They are no registrations of the scope: their names stay free for it.
+        """
+        over = self._over = {tool.name: tool for tool in tools}
+        return Registration(over.clear)
+
     def restrict(
         self, *, allow: Iterable[str] | None = None, deny: Iterable[str] = ()
     ) -> Registration:
@@ -83,7 +92,7 @@ class ToolLayer:
 
     def lookup(self, name: str) -> Tool | None:
         """The tool that a call of *name* runs, or None if none is visible."""
-        own = self._tools.get(name)
+        own = self._over.get(name) or self._tools.get(name)
         if own is not None or self.parent is None:
             return own
         return self.parent.lookup(name) if self._shows(name) else None
@@ -92,7 +101,7 @@ class ToolLayer:
         """Every visible tool by name, in no particular order."""
         inherited = self.parent.visible() if self.parent else {}
         kept = {name: tool for name, tool in inherited.items() if self._shows(name)}
-        return {**kept, **self._tools}
+        return {**kept, **self._tools, **self._over}
 
     def guards(self) -> list[Guard]:
         return [*(self.parent.guards() if self.parent else ()), *self._guards]

@@ -53,7 +53,7 @@ _ESCAPE = re.compile(
 )
 
 
-def _json_text(text: str | None) -> str:
+def json_text(text: str | None) -> str:
     """*text*, ``{}`` where it says nothing, without surrogates that UTF-8 cannot carry."""
     if text is None or text.strip() in ("", "null"):
         return "{}"
@@ -70,7 +70,7 @@ def parse_raw(text: str | None) -> PlainJson:
     out of range, nesting beyond the stack) is text too.
     """
     try:
-        value: PlainJson = msgspec.json.decode(_json_text(text))
+        value: PlainJson = msgspec.json.decode(json_text(text))
     except (msgspec.DecodeError, RecursionError):
         return clean_text(text or "")
     return value
@@ -115,7 +115,7 @@ class Arguments:
             InvalidArguments: *text* is not a JSON object that fits the schema. Says what
                 was expected, what came, and where.
         """
-        source = _json_text(text)
+        source = json_text(text)
         try:
             found = msgspec.structs.astuple(self._decoder.decode(source))
             return MappingProxyType(

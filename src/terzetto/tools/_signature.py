@@ -51,7 +51,7 @@ def describe(body: Body, *, tool: str, inject: type) -> Arguments:
                 f"tool {tool!r}: parameters {injects!r} and {name!r} are both annotated "
                 f"{inject.__name__}; keep one"
             )
-    decoder, schema = _compile(tool, parameters)
+    decoder, schema = compile_parameters(tool, parameters)
     properties = schema["properties"]
     for parameter in parameters:
         node = properties[parameter.name]
@@ -60,7 +60,7 @@ def describe(body: Body, *, tool: str, inject: type) -> Arguments:
         if text := documented.parameters.get(parameter.name):
             node.setdefault("description", text)
     try:
-        frozen_schema = freeze_object(_without_odd_defaults(schema))
+        frozen_schema = freeze_object(without_odd_defaults(schema))
     except InvalidValue as error:
         raise InvalidTool(f"tool {tool!r}: its schema is not JSON: {error}") from error
     return Arguments(
@@ -151,7 +151,7 @@ def _namespace(body: Body, inject: type) -> dict[str, object]:
 def _resolve(annotation: object, namespace: dict[str, object]) -> object:
     if isinstance(annotation, str):
         annotation = eval(annotation, namespace)
-    _refuse_explosion(annotation)
+    refuse_explosion(annotation)
     holder = SimpleNamespace(__annotations__={"it": annotation})
     return get_type_hints(holder, namespace, include_extras=True)["it"]
 
@@ -165,7 +165,7 @@ def _is_injected(hint: object, inject: type) -> bool:
     return hint is inject
 
 
-def _refuse_explosion(annotation: object) -> None:
+def refuse_explosion(annotation: object) -> None:
     """Refuse aliases that double at each level: only classes are kept by reference."""
     pending, seen = [annotation], set[int]()
     while pending:
@@ -181,7 +181,7 @@ def _refuse_explosion(annotation: object) -> None:
                     pending += [hint for hint in hints if not isinstance(hint, str)]
 
 
-def _compile(
+def compile_parameters(
     tool: str, parameters: list[Parameter]
 ) -> tuple[msgspec.json.Decoder[msgspec.Struct], dict[str, Any]]:
     fields = []
@@ -213,7 +213,7 @@ def _unsupported(tool: str, parameters: list[Parameter], error: Exception) -> In
         try:
             msgspec.json.Decoder(parameter.hint)
             msgspec.json.schema_components([parameter.hint])
-        except Exception as own:  # as in `_compile`
+        except Exception as own:  # as in `compile_parameters`
             error, where = own, f"{where}: parameter {parameter.name!r}"
             break
     text = text_of(error).strip().splitlines()[-1]
@@ -247,13 +247,13 @@ def _shown_default(parameter: Parameter) -> object:
         return OMITTED
 
 
-def _without_odd_defaults(node: object) -> Any:
+def without_odd_defaults(node: object) -> Any:
     """*node* without defaults, of nested types, that JSON cannot hold."""
     if isinstance(node, dict):
-        kept = {key: _without_odd_defaults(item) for key, item in node.items()}
+        kept = {key: without_odd_defaults(item) for key, item in node.items()}
         try:
             freeze_json(kept.get("default"))
         except InvalidValue:
             del kept["default"]
         return kept
-    return [_without_odd_defaults(item) for item in node] if isinstance(node, list) else node
+    return [without_odd_defaults(item) for item in node] if isinstance(node, list) else node

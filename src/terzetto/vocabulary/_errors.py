@@ -28,6 +28,7 @@
     └── CodedError                 a failure that carries a stable `code`
         ├── ProviderError          the provider's; carries a `Failure` (in `_stream.py`)
         ├── TurnFailed             `ask`'s turn ended in error; carries the turn
+        ├── NoAnswer               `ask`'s turn ended without a value of the type asked for
         └── ToolError              raised by tools for a structured error result
 
 Route on `code` or on the class, never on the text.

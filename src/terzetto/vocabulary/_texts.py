@@ -4,6 +4,8 @@ They are part of the format (reference: dsh-agent-loop, dsh-session, dsh-tools);
 all other texts are ours to choose and live where they are made.
 """
 
+from collections.abc import Sequence
+
 SYSTEM_PROMPT_PLUGIN = "@deepseek-ai/dsh-system-prompt"
 """Source of system messages and of runtime-context snapshots."""
 
@@ -48,6 +50,17 @@ INVALID_TOOL_OUTPUT_ERROR = "ToolOutputError"
 TOOL_TIMEOUT = "TOOL_TIMEOUT"
 TOOL_TIMEOUT_ERROR = "ToolTimeoutError"
 
+ANSWER_TOOL = "answer"
+"""The tool that a typed answer is given with."""
+ANSWER_PLUGIN = "terzetto-answer"
+"""Source of the message that asks once more for a typed answer."""
+ANSWER_TOOL_TEXT = (
+    "Gives your final answer and ends your turn. Call it once, when you are done; "
+    "an answer in plain text is not read."
+)
+ANSWER_TAKEN_TEXT = "The answer was received."
+NO_ANSWER = "NO_ANSWER"
+
 UNKNOWN = "UNKNOWN"
 NO_ADAPTER = "NO_ADAPTER"
 NO_ROUTE = "NO_ROUTE"
@@ -70,3 +83,13 @@ def error_text(message: str) -> str:
 def approval_text(name: str) -> str:
     """The reason of an `Ask` without one of its own, when nobody can approve."""
     return f'tool "{name}" requires approval (not yet supported)'
+
+
+def answer_missing_text(names: Sequence[str], *, cut: bool) -> str:
+    """What the model is told when its turn would end without the typed answer."""
+    before = "Your last message was cut off at the output limit. " if cut else ""
+    tools = " or ".join(f"`{name}`" for name in names)
+    return (
+        f"{before}Your answer has not been received: plain text is not read here. "
+        f"Call the tool {tools} now, with arguments that fit its schema."
+    )
