@@ -25,6 +25,7 @@ VALUE = "value"
 
 _REF = "#/$defs/"
 _PRESENT = object()
+_LONGEST_NAME = 200
 
 
 @frozen(kw_only=True, eq=False)
@@ -75,22 +76,29 @@ def answer_forms(returns: object) -> tuple[AnswerForm, ...]:
         raise InvalidValue("returns: expected a type, got None; leave it out for a plain turn")
     try:
         refuse_explosion(returns)
+    except TypeError as error:
+        raise InvalidValue(f"returns: {error}") from None  # its name would be as long
+    try:
         return (_form(returns, texts.ANSWER_TOOL),)
     except (InvalidValue, TypeError, RecursionError) as error:
         if forms := _by_member(returns):
             return forms
-        raise InvalidValue(f"returns: {type_name(returns)}: {_plain(error)}") from error
+        raise InvalidValue(
+            f"returns: expected a type that JSON can describe, got {type_name(returns)}: "
+            f"{_plain(error)}"
+        ) from error
 
 
 def type_name(returns: object) -> str:
     """*returns* as a program writes it."""
     if isinstance(returns, type) and not get_args(returns):
         return returns.__qualname__
-    return repr(returns).replace("typing.", "")
+    name = repr(returns).replace("typing.", "")
+    return name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}..."
 
 
 def _plain(error: BaseException) -> str:
-    text = text_of(error).strip().splitlines()[-1]
+    text = _last_line(error)
     return text.removeprefix(f"tool {texts.ANSWER_TOOL!r}: ").removeprefix("parameter 'value': ")
 
 
@@ -218,5 +226,5 @@ def _hints(hint: object) -> dict[str, object]:
         return {}
 
 
-def _last_line(error: Exception) -> str:
+def _last_line(error: BaseException) -> str:
     return text_of(error).strip().splitlines()[-1]
