@@ -34,11 +34,11 @@ from ..vocabulary import (
     UserSource,
 )
 from ._cut import (
-    Cut as Cut,
+    Cut,
     Estimate as Estimate,
-    choose_cut as choose_cut,
+    choose_cut,
     estimate_tokens as estimate_tokens,
-    prunings as prunings,
+    prunings,
     replacement,
 )
 from ._meter import Meter
@@ -57,7 +57,7 @@ INSTRUCTIONS = (
 STALLED = "terzetto/compaction-stalled"
 """Name of the event that says, once, that compaction cannot help; ignorable."""
 
-OVERFLOW = "CONTEXT_OVERFLOW"
+_OVERFLOW = "CONTEXT_OVERFLOW"
 
 
 def _share(_: object, attribute: Attribute[float], value: float) -> None:
@@ -197,7 +197,7 @@ class Compaction:
     async def _after_failure(
         self, failed: RequestFailed, proceed: Proceed[RequestFailed, FailureDecision]
     ) -> FailureDecision:
-        if failed.failure.code != OVERFLOW:
+        if failed.failure.code != _OVERFLOW:
             return await proceed()
         session = failed.agent.session
         state, place = self._state(session), (failed.turn, failed.step)
@@ -300,7 +300,7 @@ class Compaction:
                     summary = await self._ask(agent, selection, cut)
                 except ProviderError as error:
                     shorter = self._shorter(session, cut, newer_input=newer_input)
-                    if error.code != OVERFLOW or shorter is None:
+                    if error.code != _OVERFLOW or shorter is None:
                         raise
                     cut = shorter
                     continue
