@@ -137,7 +137,7 @@ def tools_keep_to_their_turns(evidence: Evidence) -> list[str]:
 def test_every_point_of_typed_asks_keeps_the_invariants(source: Source) -> None:
     """C64 C124 C127 and the eight: the repair message and the answers are input and calls like
     any other, whoever strikes; no tool outlives its turn."""
-    report = explore(typed, typed_model, sources=[source], check=tools_keep_to_their_turns)
+    report = explore(typed, typed_model, sources=[source], invariants=tools_keep_to_their_turns)
     assert report.violations == []
     assert report.points >= (3 if source.inside else 10)
 
