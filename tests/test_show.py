@@ -291,15 +291,40 @@ def test_result_that_came_with_an_earlier_one_is_not_called_running() -> None:
     assert ["╍" in row for row in shown if " ┃" in row or "┃" in row][:3] == [False, True, False]
 
 
-def test_result_that_came_later_than_the_one_before_was_not_held() -> None:
+@pytest.mark.parametrize(
+    ("first", "second", "held"),
+    [
+        (100, 100, True),
+        (100, 125, True),
+        (100, 126, False),
+        (9000, 9999, True),
+        (9000, 10_001, False),
+    ],
+)
+def test_result_that_came_much_later_than_the_one_before_was_not_held(
+    first: int, second: int, held: bool
+) -> None:
     events = log(
         (0, TURN),
         (0, STEP),
         (0, said(*map(tool_call, "ab"))),
         (0, started("a")),
         (0, started("b")),
-        (100, result("a")),
-        (103, result("b")),
+        (first, result("a")),
+        (second, result("b")),
+    )
+    assert [call.held for call in spans(events)] == [False, held]
+
+
+def test_call_that_started_after_a_result_did_not_wait_for_it() -> None:
+    events = log(
+        (0, TURN),
+        (0, STEP),
+        (0, said(*map(tool_call, "ab"))),
+        (0, started("a")),
+        (5, result("a")),
+        (5, started("b")),
+        (6, result("b")),
     )
     assert [call.held for call in spans(events)] == [False, False]
 

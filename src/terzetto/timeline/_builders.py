@@ -32,8 +32,13 @@ from ..vocabulary import (
 )
 from ._spans import AttemptSpan, InputSpan, StepSpan, ToolSpan, TurnSpan
 
-_BREATH_MS = 2
-"""Results that are this close to each other count as having come together."""
+_SOON_MS = 25
+_SOON_SHARE = 10
+"""A result comes soon after another within 25 ms, or a tenth of the time its call was open.
+
+Generous on purpose: the engine may have been busy between the two, and to call a time
+unclear is never wrong.
+"""
 
 
 @define(eq=False)
@@ -186,7 +191,9 @@ class StepBuilder:
         call.alone = undisturbed and len(self.calls) > 1
         if self._last_commit is not None:
             seq, at = self._last_commit
-            call.held = started_seq < seq and event.time_ms - at <= _BREATH_MS
+            open_ms = event.time_ms - (call.started_ms or 0)
+            soon = event.time_ms - at <= max(_SOON_MS, open_ms // _SOON_SHARE)
+            call.held = started_seq < seq and soon
 
     def span(self) -> StepSpan:
         return StepSpan(

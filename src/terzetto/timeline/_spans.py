@@ -51,8 +51,8 @@ class ToolSpan:
     result, if it has one; *result* is the text of the result.
 
     When its body ended is not in a log: a result waits for those of earlier calls. *held*:
-    it was started before the result of an earlier call came, and its own came in the same
-    breath with that; so its body may have ended at any time since it was started.
+    it was started before the result of an earlier call came, and its own came so soon after
+    that one that it may have waited for it: its body ended at some time since its start.
 
     Whether its tool is exclusive is not in a log either. *alone*: of several calls in its
     step, no other was started and without a result at any time between its start and its
