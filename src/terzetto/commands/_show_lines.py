@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
@@ -83,7 +83,7 @@ class _Page:
     def write(self) -> None:
         timeline = self.shown.timeline
         self._header()
-        marks = list(timeline.marks)
+        marks = deque(timeline.marks)
         whole = self.shown.turns is None
         for turn in self.shown.wanted():
             before = _taken(marks, turn.seq)
@@ -136,7 +136,7 @@ class _Page:
         over = "" if took is None else f" over {brief(took)}"
         return f"{text}{over}, durability {self.shown.header.durability}"
 
-    def _turn(self, turn: TurnSpan, marks: list[Mark]) -> None:
+    def _turn(self, turn: TurnSpan, marks: deque[Mark]) -> None:
         self.lines.append(line())
         began = self.shown.timeline.began_ms or 0
         took = between(turn.started_ms, turn.ended_ms)
@@ -293,11 +293,11 @@ _MARKS = {
 }
 
 
-def _taken(marks: list[Mark], before: int | None) -> list[Mark]:
+def _taken(marks: deque[Mark], before: int | None) -> list[Mark]:
     """The first of *marks*, up to event *before*; they are removed from it."""
     taken = []
     while marks and (before is None or marks[0].seq < before):
-        taken.append(marks.pop(0))
+        taken.append(marks.popleft())
     return taken
 
 
