@@ -195,6 +195,7 @@ async def open_engine(
             return a path or another one-line reference, which the model is shown. Async, or
             plain and then run in a worker thread. Cancelled with the turn; bounded by nothing
             else. If it fails, the cut result stands and says that the text was not kept.
+            With a spill, hooks and ``finalize`` see results whole; without, already cut.
         max_parallel_tool_calls: Most bodies of one batch at once (live in ``settings``).
         shutdown_timeout: Seconds that closing a store or an adapter may take.
         now_ms: The clock of the log, in milliseconds since the epoch.

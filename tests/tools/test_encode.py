@@ -2,6 +2,7 @@
 
 import asyncio
 import collections
+import collections.abc
 import dataclasses
 import datetime
 import enum
@@ -476,6 +477,54 @@ def test_memory_follows_the_limit_not_the_value(wrap: Any) -> None:
     head, count, tail = omitted(result)
     overhead = len(json.dumps(wrap("")).replace(" ", "")) if not isinstance(value, str) else 0
     assert len(head.encode()) + count + len(tail.encode()) == 20_000_000 + overhead
+
+
+class Pieces(collections.abc.Sequence[str]):
+    """Text that is made piece by piece, while it is read."""
+
+    def __init__(self, count: int, size: int) -> None:
+        self.count, self.size = count, size
+        self.made = 0
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: Any) -> Any:
+        if index >= self.count:
+            raise IndexError
+        self.made += 1
+        return "é" * self.size
+
+
+def test_memory_of_a_result_that_is_made_in_pieces_follows_the_limit() -> None:
+    """BC-39: 200 MB, never all at once."""
+    value = Pieces(3200, 32_768)
+    tracemalloc.start()
+    try:
+        result = text(value, 65_536)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert value.made == 3200
+    assert len(result.encode()) <= 65_536
+    assert peak < 16 * 65_536
+    head, count, tail = omitted(result)
+    assert len((head + tail).encode()) + count == 3200 * (2 * 32_768 + 3) + 1
+
+
+def test_a_sequence_without_an_end_is_refused() -> None:
+    """BC-55, for results: in bounded work."""
+    with pytest.raises(InvalidOutput, match=f"{MAX_VALUES:,}"):
+        encode_result(Pieces(2**60, 1), 65_536)
+
+
+def test_a_sequence_that_fails_on_the_way_is_refused() -> None:
+    class Broken(Pieces):
+        def __getitem__(self, index: Any) -> Any:
+            raise RuntimeError("half way")
+
+    with pytest.raises(InvalidOutput, match="Broken, which failed while it was read"):
+        encode_result(Broken(3, 1), 1000)
 
 
 def test_memory_of_many_small_values_follows_the_limit() -> None:

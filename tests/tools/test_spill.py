@@ -34,7 +34,7 @@ from tests.tools.rig import (
 
 from terzetto import LongResult
 from terzetto.tools import Deny, Tool, ToolOutcome, check_spill
-from terzetto.tools._encode import bound, encode_result
+from terzetto.tools._encode import bound
 from terzetto.tools._spill import MAX_REFERENCE_BYTES
 from terzetto.vocabulary import InvalidValue, TextBlock, texts
 
@@ -146,16 +146,6 @@ def test_the_text_is_the_whole_result_as_it_would_have_been_committed(
     assert len(spill.results) == 1, "a tool without a limit has nothing to spill"
 
 
-@given(st.text(max_size=400), st.integers(0, 120))
-def test_the_collected_text_is_whole_or_nothing(value: str, limit: int) -> None:
-    """BC-39: exactly when something is cut; and collecting changes no result."""
-    whole: list[str] = []
-    content = encode_result(value, limit, whole)
-    assert content == encode_result(value, limit)
-    fits = len("".join(block.text for block in encode_result(value, None)).encode()) <= limit
-    assert "".join(whole) == ("" if fits else encode_result(value, None)[0].text)
-
-
 @given(st.text("ab\né🍸", max_size=400), st.text(max_size=60), st.integers(0, 300))
 def test_a_note_never_breaks_the_limit(value: str, note: str, limit: int) -> None:
     """BC-39: where it does not fit, it is left out before any of the result is."""
@@ -222,19 +212,63 @@ def test_a_blocked_result_is_not_spilled() -> None:
     assert spill.results == []
 
 
-@pytest.mark.parametrize("how", ["kept", "rebuilt"])
-def test_a_result_that_policy_lets_pass_is_spilled_whole(how: str) -> None:
-    """Listeners see it cut, as without a spill; rebuilding the same content is letting pass."""
+def test_with_a_spill_listeners_review_all_that_it_will_keep() -> None:
+    """C113: a secret in the middle of a long text is redacted in the spill as well. Without a
+    spill nobody sees the middle any more, so there is nothing to review in it."""
+    secret = "x" * 500 + "hunter2" + "y" * 500
     spill, seen = Kept(), list[str]()
 
-    async def look(hook: Any, proceed: Any) -> Any:
+    async def redact(hook: Any, proceed: Any) -> Any:
         seen.append(told(hook.outcome))
-        return hook.replaced(seen[0]) if how == "rebuilt" else await proceed()
+        return hook.replaced(seen[-1].replace("hunter2", "*******"))
 
-    outcome = once(long_tool(), spill, post=[look])
-    assert len(seen[0].encode()) <= LIMIT
-    assert spill.texts == [LONG]
+    outcome = once(long_tool(secret), spill, post=[redact])
+    assert spill.texts == [secret.replace("hunter2", "*******")]
     assert note(outcome) == "; full text: spilled/1"
+    once(long_tool(secret), None, post=[redact])
+    assert seen[0] == secret
+    assert len(seen[1].encode()) <= LIMIT
+
+
+@pytest.mark.parametrize("where", ["around", "post", "finalize"])
+def test_what_is_added_to_a_long_result_is_added_to_the_spilled_one(where: str) -> None:
+    """C113: the spill keeps what would have been committed, had it been short."""
+    spill = Kept()
+    footer = TextBlock("took 3 s")
+
+    async def listener(hook: Any, proceed: Any) -> Any:
+        outcome = await proceed()
+        return attrs.evolve(outcome, content=(*outcome.content, footer))
+
+    if where == "finalize":
+        outcome = once(long_tool(finalize=lambda content: (*content, footer)), spill)
+    else:
+        outcome = once(long_tool(), spill, **{where: [listener]})
+    assert spill.texts == [LONG + "took 3 s"]
+    assert told(outcome).endswith("took 3 s")
+    assert note(outcome) == "; full text: spilled/1"
+
+
+def test_a_long_result_that_policy_makes_short_is_not_spilled() -> None:
+    """C113: a summary needs no file."""
+    spill = Kept()
+
+    async def summarize(hook: Any, proceed: Any) -> Any:
+        return hook.replaced(f"{len(told(hook.outcome))} characters")
+
+    assert told(once(long_tool(), spill, post=[summarize])) == f"{len(LONG)} characters"
+    assert spill.results == []
+
+
+def test_a_review_cut_short_by_a_cancel_withholds_the_text_everywhere() -> None:
+    """C116: policy may have wanted to redact it."""
+    spill = Kept()
+
+    async def slow(hook: Any, proceed: Any) -> Any:
+        await trio.sleep_forever()
+
+    assert code(once(long_tool(), spill, post=[slow], cancel_at=1)) == texts.ABORTED
+    assert spill.results == []
 
 
 @pytest.mark.parametrize("where", ["post", "finalize", "around", "policy"])

@@ -53,12 +53,8 @@ class InvalidOutput(InvalidValue):
     """A tool returned something without a text or JSON form; the message names its type."""
 
 
-def encode_result(
-    value: object, limit: int | None, whole: list[str] | None = None
-) -> tuple[TextBlock, ...]:
+def encode_result(value: object, limit: int | None) -> tuple[TextBlock, ...]:
     """The content of a successful result, at most *limit* bytes (None: all of it).
-
-    When it has to be cut, *whole* receives the full text in pieces; otherwise it stays empty.
 
     A str is itself, None is `NO_OUTPUT`. A `TextBlock`, or a list or tuple of them, is
     passed through; so ``[]`` is no content. Everything else is compact JSON:
@@ -83,10 +79,10 @@ def encode_result(
         if type(value) is str and (limit is None or 4 * len(value) <= limit):
             return (TextBlock(value),)
         if isinstance(value, TextBlock):
-            return bound((value,), limit, whole)
+            return bound((value,), limit)
         if isinstance(value, (list, tuple)) and all(isinstance(b, TextBlock) for b in value):
-            return bound(tuple(value), limit, whole)
-        sink = _Sink(limit, whole)
+            return bound(tuple(value), limit)
+        sink = _Sink(limit)
         _write_top(value, sink)
         return (TextBlock(sink.text()),)
     except InvalidOutput:
@@ -101,45 +97,36 @@ def encode_result(
 
 
 def bound(
-    content: tuple[TextBlock, ...],
-    limit: int | None,
-    whole: list[str] | None = None,
-    note: str = "",
+    content: tuple[TextBlock, ...], limit: int | None, note: str = ""
 ) -> tuple[TextBlock, ...]:
     """*content*, or one block of at most *limit* bytes of UTF-8 with its head and tail.
 
     Within the limit (None: there is none), *content* itself. Over it, the texts are joined
     and cut on characters, half of the room for each end; the line between says how many
     bytes were left out, and *note*, if that fits. A limit too small for the line keeps the
-    head alone. *whole* is as for `encode_result`.
+    head alone.
     """
     if limit is None or 4 * sum(len(block.text) for block in content) <= limit:
         return content
-    sink = _Sink(limit, whole)
+    sink = _Sink(limit)
     for block in content:
         sink.write(block.text)
-    text = sink.text(note)
-    return content if sink.total <= limit else (TextBlock(text),)
+    return content if sink.total <= limit else (TextBlock(sink.text(note)),)
 
 
 @define(eq=False)
 class _Sink:
-    """Text as it is written: its first and last *limit* bytes, and its length in bytes; all of
-    it in *whole*, until `text` finds that nothing has to be cut."""
+    """Text as it is written: its first and last *limit* bytes, and its length in bytes."""
 
     limit: int | None
-    whole: list[str] | None = None
     total: int = 0
     _head: bytearray = field(factory=bytearray)
     _tail: bytearray = field(factory=bytearray)
 
     def write(self, text: str) -> None:
         for piece in _pieces(text):
-            piece = clean_text(piece)
-            data = piece.encode()
+            data = clean_text(piece).encode()
             self.total += len(data)
-            if self.whole is not None:
-                self.whole.append(piece)
             if self.limit is None:
                 self._head += data
                 continue
@@ -151,8 +138,6 @@ class _Sink:
 
     def text(self, note: str = "") -> str:
         if self.limit is None or self.total <= self.limit:
-            if self.whole is not None:
-                self.whole.clear()
             return self._head.decode()
         room = self.limit - len(_omission(self.total, note).encode())
         if room < 8 and note:
@@ -226,6 +211,8 @@ class _JsonWriter:
             self._object(value, depth + 1)
         elif isinstance(value, (list, tuple)):
             self._array(value, depth + 1)
+        elif isinstance(value, _Lazily):
+            self._array(value.items, depth + 1)
         else:
             self.write(_lowered(value), depth + 1)
 
@@ -273,6 +260,13 @@ class _JsonWriter:
         self._parts.clear()
 
 
+@define
+class _Lazily:
+    """An array whose items are made while they are read, and need not all be there at once."""
+
+    items: Iterable[object]
+
+
 def _lowered(value: object) -> object:
     """*value* in the JSON types, one level of it; raises for what has no such form."""
     kind = type(value)
@@ -300,7 +294,7 @@ def _lowered(value: object) -> object:
         with suppress(Exception):  # members that cannot be compared
             return sorted(value)
     if isinstance(value, (AbstractSet, Sequence, ValuesView)):
-        return list(value)
+        return _Lazily(value)
     if kind.__str__ is not object.__str__:
         return str(value)
     raise _refusal(value, "it should return text, numbers, lists, dicts or dataclasses")

@@ -32,7 +32,7 @@ from ..vocabulary import (
 from ._encode import InvalidOutput, bound, encode_result
 from ._hooks import Allow, Approver, Ask, Deny, PreExecute, ToolCallHook, ToolHooks, ToolResultHook
 from ._registry import ToolLayer
-from ._running import PreparedTool, RunningCall, Timer, Whole
+from ._running import PreparedTool, RunningCall, Timer
 from ._schema import InvalidArguments
 from ._spill import NOT_KEPT, LongResult, Spill, await_spill, call_spill, spilled
 from ._tool import (
@@ -63,8 +63,8 @@ class ToolPipeline:
     """Runs single calls for one agent.
 
     *limiter* bounds the threads of plain functions over the whole engine. *spill* is given
-    the full text of what is cut. *running* holds the
-    calls whose bodies run or are about to.
+    the full text of what is cut; without one, results are cut as soon as there are any.
+    *running* holds the calls whose bodies run or are about to.
     """
 
     agent: AgentView
@@ -174,6 +174,9 @@ class ToolPipeline:
         return await self.hooks.execute.run(hook, body)
 
     async def _body(self, prepared: PreparedTool, tool: Tool, run: ToolRun) -> ToolOutcome:
+        # With a spill a result is whole until it is committed: who reviews it, reviews all
+        # that the spill will keep.
+        limit = tool.max_result_bytes if self.spill is None else None
         try:
             if tool.is_async:
                 # A call is started once it passed this line: nothing is awaited after it.
@@ -187,24 +190,14 @@ class ToolPipeline:
             if rest is None:
                 # Goes on: a listener around the body may have a deadline of its own.
                 raise
-            whole, outcome = self._collects(), raised(rest)
-            content = bound(outcome.content, tool.max_result_bytes, whole)
-            outcome = evolve(outcome, content=content)
-        else:
-            try:
-                whole = self._collects()
-                content = encode_result(value, tool.max_result_bytes, whole)
-            except InvalidOutput as error:
-                return invalid_output(str(error))
-            outcome = success(content, concludes=run.concludes)
+            return raised(rest, limit)
         finally:
             prepared.in_body = False
-        prepared.whole = Whole(outcome.content, "".join(whole)) if whole else None
-        return outcome
-
-    def _collects(self) -> list[str] | None:
-        """Where the full text of a result is collected that has to be cut, if anybody wants it."""
-        return None if self.spill is None else []
+        try:
+            content = encode_result(value, limit)
+        except InvalidOutput as error:
+            return invalid_output(str(error))
+        return success(content, concludes=run.concludes)
 
     async def _in_thread(self, prepared: PreparedTool, tool: Tool, run: ToolRun) -> object:
         async with self.limiter:
@@ -220,7 +213,7 @@ class ToolPipeline:
 
     async def review(self, prepared: PreparedTool) -> ToolOutcome:
         """Post-execute, finalize, and the observe-only notification: what is committed."""
-        outcome = prepared.outcome
+        outcome, prepared.outcome = prepared.outcome, None
         assert outcome is not None
         if prepared.reviewed and self.hooks.post_execute:
             outcome = await self._post_execute(prepared, outcome)
@@ -243,27 +236,15 @@ class ToolPipeline:
         return outcome
 
     async def _fitted(self, prepared: PreparedTool, outcome: ToolOutcome) -> ToolOutcome:
-        """*outcome* within its limit. What is cut of it goes to `spill` first.
-
-        Spilled is what would be committed if it were short: the full text of a result that
-        policy left as it was, or else the long text that policy put in its place.
-        """
-        tool, spill, made = prepared.tool, self.spill, prepared.whole
-        prepared.whole = None
-        if tool is None or spill is None:
-            limit = tool.max_result_bytes if tool is not None else DEFAULT_LIMIT
-            return evolve(outcome, content=bound(outcome.content, limit))
-        if made is not None and made.content == outcome.content:
-            text = made.text
-        else:
-            whole: list[str] = []
-            content = bound(outcome.content, tool.max_result_bytes, whole)
-            if not whole:
-                return evolve(outcome, content=content)
-            text = "".join(whole)
-        note = await self._spilled(prepared, tool, spill, text)
-        full = (TextBlock(text),)
-        return evolve(outcome, content=bound(full, tool.max_result_bytes, note=note))
+        """*outcome* within its limit; what has to be cut goes to the spill first."""
+        tool = prepared.tool
+        limit = tool.max_result_bytes if tool is not None else DEFAULT_LIMIT
+        content = bound(outcome.content, limit)
+        if tool is not None and self.spill is not None and content is not outcome.content:
+            text = "".join(block.text for block in outcome.content)
+            note = await self._spilled(prepared, tool, self.spill, text)
+            content = bound((TextBlock(text),), limit, note)
+        return evolve(outcome, content=content)
 
     async def _spilled(self, prepared: PreparedTool, tool: Tool, spill: Spill, text: str) -> str:
         if cancelled_here():  # as with bodies: nothing starts after a cancel

@@ -10,20 +10,12 @@ import math
 from collections.abc import Awaitable, Callable
 
 import trio
-from attrs import define, field, frozen
+from attrs import define, frozen
 
 from ..session import AgentView
-from ..vocabulary import CallId, SessionId, TextBlock, ToolCallBlock, without
+from ..vocabulary import CallId, SessionId, ToolCallBlock, without
 from ._tool import Tool, ToolOutcome, timed_out
 from ._touches import Claim
-
-
-@frozen
-class Whole:
-    """What a result was before it was cut: *content* is what is left of *text*."""
-
-    content: tuple[TextBlock, ...]
-    text: str = field(repr=False)
 
 
 @define(eq=False)
@@ -41,8 +33,6 @@ class PreparedTool:
     reviewed: bool = True
     """Whether post-execute listeners see the outcome."""
     outcome: ToolOutcome | None = None
-    whole: Whole | None = None
-    """For `spill`, until the call is committed."""
     interrupt: KeyboardInterrupt | None = None
     """Ctrl-C that came inside a body or a listener: never a tool's error."""
 
