@@ -4,7 +4,7 @@
 
 A module is public unless it, or a package it is in, has an underscore or is `INTERNAL`. Its
 names are those in ``__all__``, or else what it defines or re-exports without an underscore.
-A name is documented by an ``auto...`` directive of a page; one object under two names needs
+A name is documented by an ``auto...`` directive of a page of the reference; one object under two names needs
 one. Needs nothing but Terzetto itself: tests/docs/test_reference.py runs it.
 """
 
@@ -36,6 +36,7 @@ INTERNAL = {
     "tools",
 }
 _DIRECTIVE = re.compile(r"^\.\. auto(?:class|function|exception|data):: +(\S+)", re.MULTILINE)
+_MODULE = re.compile(r"^\.\. automodule:: +(\S+)\n +:members: *(.*)", re.MULTILINE)
 
 
 def public_modules() -> list[str]:
@@ -90,12 +91,21 @@ def identity(name: str) -> str:
     return f"{name.rpartition('.')[2]} {id(found)}"
 
 
+def _members(module: str, names: str) -> list[str]:
+    """What an ``automodule`` with ``:members:`` documents: those named, or all of its own."""
+    if names:
+        return re.split(r" *, *", names.strip())
+    own = (name for name in _defined(module) if not name.startswith("_"))
+    return [n for n in own if getattr(resolve(f"{module}.{n}"), "__module__", None) == module]
+
+
 def documented() -> dict[str, list[tuple[str, str]]]:
     """For each documented object its names and pages; more than one is a mistake."""
     found: dict[str, list[tuple[str, str]]] = {}
     for page in sorted((DOCS / "reference").rglob("*.md")):
-        for name in _DIRECTIVE.findall(page.read_text("utf-8")):
-            where = page.relative_to(DOCS).as_posix()
+        text, where = page.read_text("utf-8"), page.relative_to(DOCS).as_posix()
+        whole = [f"{m}.{n}" for m, names in _MODULE.findall(text) for n in _members(m, names)]
+        for name in [*whole, *_DIRECTIVE.findall(text)]:
             found.setdefault(identity(name), []).append((name, where))
     return found
 

@@ -58,6 +58,19 @@ def test_links_of_the_readme_lead_somewhere() -> None:
     assert [target for target in targets if not (pages.ROOT / target).exists()] == []
 
 
+def test_what_the_readme_claims_is_tested() -> None:
+    """Every row of its table names tests, and each is in the file it is linked to."""
+    lines = (pages.ROOT / "README.md").read_text("utf-8").splitlines()
+    head = lines.index("| The failure | Here | Shown by |")
+    rows = lines[head + 2 : lines.index("", head)]
+    assert len(rows) >= 10
+    for row in rows:
+        named = re.findall(r"\[`(test_\w+)`\]\((tests/[\w/]+\.py)\)", row.split(" | ")[2])
+        assert named, row
+        for test, path in named:
+            assert f"def {test}(" in (pages.ROOT / path).read_text("utf-8"), test
+
+
 # --- the runner itself ------------------------------------------------------------------------
 
 
