@@ -4,8 +4,8 @@
 
 A module is public unless it, or a package it is in, has an underscore or is `INTERNAL`. Its
 names are those in ``__all__``, or else what it defines or re-exports without an underscore.
-A name is documented by an ``auto...`` directive of a page of the reference; one object under two names needs
-one. Needs nothing but Terzetto itself: tests/docs/test_reference.py runs it.
+A name is documented by an ``auto...`` directive of a page of the reference; one object under
+two names needs one. Needs nothing but Terzetto: tests/docs/test_reference.py runs it.
 """
 
 from __future__ import annotations

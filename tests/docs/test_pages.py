@@ -194,7 +194,7 @@ def test_longer_fences_directives_and_indents_are_read(write) -> None:
     assert (code.language, code.line, code.text) == ("python", 10, "if 1:\n    x = 1\n")
 
 
-@pytest.mark.parametrize("words", ["nonsense", "demo --no-such-option", "chat --model x"])
+@pytest.mark.parametrize("words", ["nonsense", "demo --no-such-option", "chat --modle x"])
 def test_a_command_that_the_program_refuses_is_an_error(write, words: str) -> None:
     page = write(f"'''sh\nX=1 .venv/bin/terzetto {words} && true\n'''\n")
     [(block, got)] = list(pages.commands(page))
