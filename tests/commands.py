@@ -66,13 +66,15 @@ def flat(text: str) -> str:
     return " ".join(text.split())
 
 
-@define(eq=False)
+@define(eq=False, weakref_slot=True)
 class Running:
     """A command that runs; what it printed so far is in *out* and *err*."""
 
     process: trio.Process
     out: str = field(default="", init=False)
     err: str = field(default="", init=False)
+    keyboard: int | None = None
+    """Our end of its terminal."""
     _more: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot, init=False)
 
     async def read(self, stream: trio.abc.ReceiveStream, name: str) -> None:
@@ -91,6 +93,11 @@ class Running:
         while not re.search(pattern, getattr(self, name), re.DOTALL):
             await self._more.park()
 
+    async def until(self, holds: Callable[[], bool]) -> None:
+        """Wait until *holds* is true of what was printed."""
+        while not holds():
+            await self._more.park()
+
     async def type(self, text: str) -> None:
         assert self.process.stdin is not None
         await self.process.stdin.send_all(text.encode())
@@ -99,8 +106,20 @@ class Running:
         assert self.process.stdin is not None
         await self.process.stdin.aclose()
 
+    def echoes(self) -> bool:
+        """Whether the terminal is as a shell left it."""
+        import termios
+
+        assert self.keyboard is not None
+        mode: int = termios.tcgetattr(self.keyboard)[3]
+        return bool(mode & termios.ECHO and mode & termios.ICANON)
+
     def interrupt(self) -> None:
         self.process.send_signal(signal.SIGINT)
+
+
+def too_slow(one: Running) -> AssertionError:
+    return AssertionError(f"not in {PATIENCE} s: {one.out[-2000:]!r}, {one.err[-2000:]!r}")
 
 
 @asynccontextmanager
@@ -126,6 +145,8 @@ async def running(
                 nursery.start_soon(started.read, process.stderr, "err")
                 yield started
                 await process.wait()
+    except trio.TooSlowError as error:
+        raise too_slow(started) from error
     finally:
         if process.returncode is None:
             process.kill()
@@ -202,7 +223,7 @@ async def in_terminal(
         preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
     )
     os.close(theirs)
-    one = Running(process)
+    one = Running(process, keyboard=ours)
     try:
         async with trio.lowlevel.FdStream(ours) as screen:
             with trio.fail_after(PATIENCE):
@@ -210,6 +231,8 @@ async def in_terminal(
                     nursery.start_soon(one.read, screen, "out")
                     yield one, lambda keys: void(os.write(ours, keys.encode()))
                     await process.wait()
+    except trio.TooSlowError as error:
+        raise too_slow(one) from error
     finally:
         if process.returncode is None:
             process.kill()

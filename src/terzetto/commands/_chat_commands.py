@@ -75,8 +75,9 @@ def _help(talk: Talk, _: str) -> None:
     rows += [("Ctrl-C", "interrupt, and the second time leave"), ("Ctrl-D", "leave")]
     width = max(len(keys) for keys, _ in rows)
     talk.view.end_text()
-    for keys, what in rows:
-        talk.view.terminal.line(f"  {keys:<{width}}  {what}", "dim")
+    with talk.view.terminal.above():
+        for keys, what in rows:
+            talk.view.terminal.line(f"  {keys:<{width}}  {what}", "dim")
 
 
 def _queue(talk: Talk, text: str) -> None:

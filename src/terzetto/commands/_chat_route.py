@@ -97,11 +97,12 @@ def find_route(asked: Asked, environ: Mapping[str, str], stored: Stored | None =
     url = asked.base_url or (stored.base_url if stored is not None and again else None)
     if provider is None:
         provider = "openai" if url is not None else _provider_of(environ)
+    address = url or _url_of(provider, environ)
     route = Route(
         provider=provider,
         model=asked.model or (recorded.model if recorded and again else _model_of(provider, asked)),
         effort=asked.effort or (recorded.effort if recorded and again else None),
-        base_url=url or _url_of(provider, environ),
+        base_url=address,
         key_variable=asked.key_variable,
     )
     if asked.key_variable is not None:
@@ -119,7 +120,8 @@ def _provider_of(environ: Mapping[str, str]) -> str:
     if environ.get(PROVIDERS["openai"].url_variable):
         return "openai"
     empty = [k.key_variable for k in PROVIDERS.values() if k.key_variable in environ]
-    found = f"{' and '.join(empty)} is empty; " if empty else ""
+    are = "is" if len(empty) == 1 else "are"
+    found = f"{' and '.join(empty)} {are} empty; " if empty else ""
     raise CommandError(
         f"no model to talk to: {found}put a key into DEEPSEEK_API_KEY or OPENAI_API_KEY, "
         "or name a server with --base-url and --model",

@@ -74,6 +74,7 @@ class View:
             case UserMessageEvent(message=message):
                 self._entered(message)
             case StepStart():
+                self.end_text()
                 self._answered, self._kept = False, 0
             case AssistantChunk(chunk=TextDelta(text=text)):
                 self._answered = True
@@ -232,8 +233,12 @@ class View:
             del shown[0]
         if left_out := len(spoken) - len(shown):
             self.note(f"{count(left_out, 'earlier message')}; /history shows all")
+        with self.terminal.above():
+            self._recall(shown, whole)
+
+    def _recall(self, messages: Sequence[UserMessage | AssistantMessage], whole: bool) -> None:
         names: dict[CallId, str] = {}
-        for message in shown:
+        for message in messages:
             if isinstance(message, AssistantMessage):
                 self._spoken(message.text, whole)
                 for call in message.tool_calls:
