@@ -170,6 +170,7 @@ async def test_session_in_use_can_be_shown(tmp_path: Path) -> None:
         assert "Turn 1  open" in done.stdout
         assert "The log ends here: it is still running, or its process died." in done.stdout
         assert "look here" in done.stdout
+        assert ("  model   Thinking\n" in done.stdout) is (b'"Thinking"' in before[0])
         assert (path.read_bytes(), sorted(os.listdir(path.parent))) == before
         with pytest.raises(v.SessionLocked):
             await store.open("live")
@@ -236,6 +237,30 @@ def test_damage_is_told_with_its_position(log: Path, capsys: pytest.CaptureFixtu
     assert "is damaged, or no log of Terzetto" in error
     log.write_bytes(b"".join([*lines[:4], *lines[5:]]))
     assert f"line 5, byte {at}" in refused(capsys, ID)
+
+
+def test_any_changed_byte_is_shown_or_refused(
+    log: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Never a traceback, and never a half of a page before the refusal."""
+    data = log.read_bytes()
+    codes = set()
+    for at in range(0, len(data), max(len(data) // 150, 1)):
+        for byte in (b"\x1b", b"}", b"9"):
+            log.write_bytes(data[:at] + byte + data[at + 1 :])
+            code, out, err = in_process(capsys, "show", ID)
+            codes.add(code)
+            if code == 0:
+                assert (out[:8], err) == ("Session ", "")
+            else:
+                assert out == ""
+                assert "defect" not in one_error(err)
+    assert codes == {0, 1}
+
+
+def test_log_of_another_version_is_refused(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log.write_bytes(log.read_bytes().replace(b'"formatVersion":1', b'"formatVersion":2', 1))
+    assert "version" in refused(capsys, ID)
 
 
 @pytest.mark.parametrize("content", [b"# Read me\n", b"{}\n", b"\x00\xff\n", b"no newline"])

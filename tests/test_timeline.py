@@ -156,6 +156,22 @@ def test_failed_attempt_is_not_the_answer() -> None:
     assert rows(read_timeline(events))[1].note == "failed: SERVER; 1 piece, first after 0.50 s"
 
 
+def test_answer_that_is_still_coming_has_what_came_so_far() -> None:
+    """Of the attempt that goes on, and of no other."""
+    thought = v.AssistantChunk(1, 1, v.ReasoningDelta(1, "Hm."))
+    failed = v.AssistantChunk(1, 1, finish_error("SERVER"))
+    events = log(
+        (0, TURN), (0, STEP), (1, chunk("ha")), (2, failed), (3, chunk("who")), (4, thought)
+    )
+    events += [v.Event(6, 5, chunk("le"))]
+    found = [read_timeline(events[:n]).turns[0].steps[0] for n in range(3, len(events) + 1)]
+    assert [step.text for step in found] == ["ha", "", "who", "who", "whole"]
+    assert [step.reasoning for step in found] == ["", "", "", "Hm.", "Hm."]
+    assert {step.answered_ms for step in found} == {None}
+    events += [v.Event(7, 6, said(v.TextBlock("whole, in the end")))]
+    assert read_timeline(events).turns[0].steps[0].text == "whole, in the end"
+
+
 def test_interrupted_answer_says_what_is_kept() -> None:
     events = log(
         (0, TURN),

@@ -89,7 +89,7 @@ def chart(calls: Sequence[ToolSpan], now_ms: int, width: int, glyphs: Glyphs) ->
     for call, name, bar, took, word in zip(calls, names, bars, tooks, words, strict=True):
         gap = " " * (left - columns(name) + (1 if room else 0))
         end = f" {took:>{middle}}  "
-        shown = (shorten(word, right), (_STYLES[call.outcome],))
+        shown: Part = (shorten(word, right), (_STYLES[call.outcome],))
         lines.append(line(name, gap, *bar, (end, ("dim",)), shown))
     if several and room:
         lines.append(_axis(calls, now_ms, left, room))
@@ -213,8 +213,9 @@ def _cells(
     begin = end if start is None else min(start, end)
     style: Style = "cyan" if call.alone else _STYLES[call.outcome]
     body = glyphs.unclear if call.held else glyphs.running
-    cells: list[Part] = [(glyphs.waiting, ("dim",))] * begin
-    cells += [(body, (style,))] * (end - begin)
+    waiting: Part = (glyphs.waiting, ("dim",))
+    running: Part = (body, (style,))
+    cells = [waiting] * begin + [running] * (end - begin)
     if result is not None:
         cells.append((glyphs.result, (style,)))
     elif start is not None:

@@ -197,7 +197,7 @@ class _Page:
                 about.append(count(counting.pieces, "piece"))
             if counting.usage is not None:
                 about.append(_tokens(counting.usage))
-        if step.answered_ms is None:
+        if step.answered_ms is None and step.ended_ms is not None:
             about.append("no answer")
         return "; ".join(about)
 
@@ -338,7 +338,7 @@ def _counts(timeline: Timeline) -> str:
     text = ", ".join(
         (count(len(timeline.turns), "turn"), count(len(steps), "step"), count(len(calls), "call"))
     )
-    bad = Counter(call.outcome for call in calls if call.outcome != "ok")
+    bad: Counter[Outcome] = Counter(call.outcome for call in calls if call.outcome != "ok")
     if bad:
         words = (f"{number} {_BAD.get(outcome, outcome)}" for outcome, number in bad.items())
         text += f" ({', '.join(words)})"

@@ -85,11 +85,17 @@ class AttemptBuilder:
     failure: Failure | None = None
     retry_delay_ms: int | None = None
     usage: Usage | None = None
+    text: list[str] = field(factory=list)
+    reasoning: list[str] = field(factory=list)
 
     def take(self, chunk: StreamChunk, at: int) -> None:
         match chunk:
-            case TextDelta() | ReasoningDelta():
+            case TextDelta(text=text):
                 self.pieces += 1
+                self.text.append(text)
+            case ReasoningDelta(text=text):
+                self.pieces += 1
+                self.reasoning.append(text)
             case ToolCallDelta() | BlockStart() | BlockEnd():
                 pass
             case UsageChunk(usage=usage):
@@ -195,7 +201,14 @@ class StepBuilder:
             soon = event.time_ms - at <= max(_SOON_MS, open_ms // _SOON_SHARE)
             call.held = started_seq < seq and soon
 
+    def _so_far(self) -> None:
+        """While there is no answer: what has come of it."""
+        last = self.attempts[-1]
+        if self.answered_ms is None and last.failure is None:
+            self.text, self.reasoning = "".join(last.text), "".join(last.reasoning)
+
     def span(self) -> StepSpan:
+        self._so_far()
         return StepSpan(
             turn=self.turn,
             step=self.step,

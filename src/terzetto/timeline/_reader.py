@@ -178,13 +178,14 @@ class _Reader:
     def timeline(self) -> Timeline:
         self._end_turn()
         lists = self.pending.lists
-        waiting = [(message, target) for target in TARGETS for message in lists[target]]
         return Timeline(
             turns=tuple(self.turns),
             marks=tuple(self.marks),
             began_ms=self.began_ms,
             ended_ms=self.ended_ms,
             events=self.events,
-            pending=tuple(self._waiting(message, target) for message, target in waiting),
+            pending=tuple(
+                self._waiting(message, target) for target in TARGETS for message in lists[target]
+            ),
             extensions=dict(self.extensions),
         )

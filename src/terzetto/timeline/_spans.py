@@ -140,8 +140,9 @@ class AttemptSpan:
 class StepSpan:
     """One model request and its tool calls.
 
-    *route*: provider, model and effort as the request had them. *interrupted*: *text* and
-    *reasoning* are a prefix, kept when the answer was cut.
+    *route*: provider, model and effort as the request had them. *text* and *reasoning* are
+    those of the answer, or what has come of it so far. *interrupted*: they are a prefix,
+    kept when the answer was cut.
     """
 
     turn: int
