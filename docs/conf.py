@@ -28,6 +28,8 @@ exclude_patterns = ["_build", "changes/[0-9]*"]
 
 html_theme = "furo"
 html_title = f"Terzetto {version}"
+html_static_path = ["_static"]
+html_css_files = ["docs.css"]
 
 myst_enable_extensions = ["deflist"]
 myst_heading_anchors = 3
@@ -53,5 +55,37 @@ def _elsewhere(
     return domain.resolve_xref(env, node["refdoc"], app.builder, "obj", found[0], node, text)
 
 
+_MADE_FOR_USERS = {
+    "terzetto.Agent",
+    "terzetto.AgentHandle",
+    "terzetto.AgentModel",
+    "terzetto.AgentScope",
+    "terzetto.Agents",
+    "terzetto.Engine",
+    "terzetto.Hooks",
+    "terzetto.Inbox",
+    "terzetto.Messages",
+    "terzetto.Notification",
+    "terzetto.Registration",
+    "terzetto.Serial",
+    "terzetto.Session",
+    "terzetto.ToolRun",
+    "terzetto.Waterfall",
+    "terzetto.agent.Driven",
+    "terzetto.llm.loopback.LoopbackServer",
+    "terzetto.session.Follower",
+    "terzetto.stores.jsonl.JsonlHandle",
+    "terzetto.vocabulary.BlockAssembler",
+}
+"""Classes that the engine makes: how it does is nobody else's business."""
+
+
+def _signature(
+    app: Sphinx, what: str, name: str, obj: object, options: object, given: str, returned: str
+) -> tuple[str, str] | None:
+    return ("", "") if name in _MADE_FOR_USERS else None
+
+
 def setup(app: Sphinx) -> None:
+    app.connect("autodoc-process-signature", _signature)
     app.connect("missing-reference", _elsewhere)
