@@ -58,15 +58,6 @@ def test_links_of_the_readme_lead_somewhere() -> None:
     assert [target for target in targets if not (pages.ROOT / target).exists()] == []
 
 
-def test_every_how_to_page_is_in_its_index() -> None:
-    """The list that people see; the one behind the sidebar finds pages by itself."""
-    folder = pages.ROOT / "docs" / "how-to"
-    text = (folder / "index.md").read_text("utf-8")
-    named = {page.relative_to(folder).as_posix() for page in folder.rglob("*.md")} - {"index.md"}
-    assert named
-    assert sorted(name for name in named if f"]({name})" not in text) == []
-
-
 def test_what_the_readme_claims_is_tested() -> None:
     """Every row of its table names tests, and each is in the file it is linked to."""
     lines = (pages.ROOT / "README.md").read_text("utf-8").splitlines()
