@@ -324,11 +324,19 @@ async def touching(stage: Stage) -> None:
             others.remove(how)
         return path
 
-    async with stage.open_engine([stat, read, write], max_parallel_tool_calls=3) as engine:
-        async with stage.open_agent(engine) as agent:
-            tell(stage, "followup", "go")
-            tell(stage, "followup", "then")
-            await agent.wait_idle()
+    engine: Engine | None = None
+    try:
+        async with stage.open_engine([stat, read, write], max_parallel_tool_calls=3) as engine:
+            async with stage.open_agent(engine) as agent:
+                tell(stage, "followup", "go")
+                tell(stage, "followup", "then")
+                await agent.wait_idle()
+    finally:
+        left = [] if engine is None else [engine.statistics()]
+        if any(one.agents_living or one.tool_bodies_running or one.turns_open for one in left):
+            stage.problems.append(f"left behind: {left}")
+        if stage.agent is not None and stage.agent._state.calls:
+            stage.problems.append(f"calls that still run: {stage.agent._state.calls}")
 
 
 def touching_model() -> ScriptedModel:

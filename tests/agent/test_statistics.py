@@ -181,6 +181,31 @@ async def test_a_cancelled_call_is_not_overdue_however_long_it_cleans_up() -> No
 
 
 @played
+async def test_an_overdue_call_stays_overdue_when_a_cancel_follows() -> None:
+    """BC-13 (e): decided when the deadline fired, whoever stops the turn afterwards."""
+
+    @tool(timeout=1)
+    async def tidy() -> str:
+        try:
+            await trio.sleep_forever()
+        finally:
+            with trio.CancelScope(shield=True):
+                await trio.sleep(10)
+        return "never"
+
+    async with one([call("tidy", id="c1")], [tidy]) as life:
+        life.agent.followup("go")
+        await trio.sleep(2)
+        life.agent.cancel()
+        await trio.sleep(5)
+        (overdue,) = life.engine.statistics().calls_overdue
+        assert overdue.seconds == pytest.approx(6)
+        await life.agent.wait_idle()
+        assert codes(life.session) == {"c1": texts.TOOL_TIMEOUT}
+        assert life.agent.statistics() == IDLE
+
+
+@played
 async def test_overdue_calls_of_several_agents_are_told_apart() -> None:
     @tool(timeout=1)
     async def stubborn() -> str:

@@ -55,7 +55,8 @@ class Tool:
     an iterable of `Read` and `Write`. The call overlaps all that it does not conflict with;
     two conflict when both touch one resource and at least one writes it. A call with
     ``parallel`` touches nothing. Returning None, raising, or anything ill-typed makes that
-    call exclusive. A touch lasts from the call's start until its body has ended.
+    call exclusive. A touch lasts from the call's start until its body has ended. Both are
+    asked right before the call starts, and again if it then has to wait.
     *timeout*: seconds, cooperative. *read_only*: running it twice does no harm, so it need
     not wait for the store.
     *injects*: the body's parameter that receives the `ToolRun`.
