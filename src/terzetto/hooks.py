@@ -14,13 +14,14 @@ of every inner scope, never the reverse (C40, C41).
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Generic, Protocol, Self, TypeAlias, TypeVar
 
 from attrs import define, field
 
-from .vocabulary import InvalidValue, ScopeClosed, chain_text
+from .vocabulary import InvalidValue, ScopeClosed, WrongThread, chain_text
 
 logger = logging.getLogger("terzetto")
 
@@ -31,18 +32,28 @@ V_contra = TypeVar("V_contra", contravariant=True)
 D_co = TypeVar("D_co", covariant=True)
 
 
+def _check_thread(thread: int, what: str) -> None:
+    if threading.get_ident() != thread:
+        raise WrongThread(
+            f"{what} belongs to the thread that made it, which is Trio's; from a worker thread "
+            "use trio.from_thread.run_sync"
+        )
+
+
 @define(eq=False)
 class Registration:
     """Something registered. Leave its block, call `remove`, or let its scope end."""
 
     _undo: Callable[[], None] | None = field(repr=False)
+    _thread: int = field(factory=threading.get_ident, init=False, repr=False)
 
     @property
     def active(self) -> bool:
         return self._undo is not None
 
     def remove(self) -> None:
-        """Undo the registration. A second call does nothing."""
+        """Undo the registration. A second call does nothing. Raises `WrongThread`."""
+        _check_thread(self._thread, "a registration")
         undo, self._undo = self._undo, None
         if undo is not None:
             undo()
@@ -68,9 +79,14 @@ class _Point(Generic[L]):
     _listeners: tuple[L, ...] = ()
     _registered: list[tuple[Registration, L]] = field(factory=list)
     _closed: bool = False
+    _thread: int = field(factory=threading.get_ident, init=False, repr=False)
 
     def listen(self, listener: L) -> Registration:
-        """Add *listener* after those there are. Raises `ScopeClosed` after the end."""
+        """Add *listener* after those there are.
+
+        Raises `ScopeClosed` after the end, and `WrongThread`.
+        """
+        _check_thread(self._thread, f"the hook {self.name}")
         if self._closed:
             raise ScopeClosed(f"{self.name}: its scope has ended, nothing can be registered on it")
         if not callable(listener):
@@ -214,6 +230,7 @@ class Scope:
     name: str
     parent: Scope | None = None
     closed: bool = False
+    _thread: int = field(factory=threading.get_ident, init=False, repr=False)
     _owned: list[Registration] = field(factory=list)
     _sweep_above: int = 64
 
@@ -229,6 +246,8 @@ class Scope:
         return registration
 
     def check_open(self) -> None:
+        """Raise `ScopeClosed` after the end, `WrongThread` in another thread."""
+        _check_thread(self._thread, self.name)
         if self.closed:
             raise ScopeClosed(f"{self.name} has ended; nothing can be registered on it")
 

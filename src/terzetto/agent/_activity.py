@@ -209,7 +209,8 @@ class RunState:
                 self.step = None
 
     def check_open(self) -> None:
-        """Refuse input that the store could not take any more."""
+        """Refuse input that the store could not take any more, and another thread's."""
+        self.session.check_thread()
         if self.sealed:
             raise AgentDisposed(f"agent {self.session.id!r} is disposed and takes no input")
 

@@ -37,7 +37,7 @@ from ._activity import Activity, RunState, Waiter
 from ._answers import Answer, Expectation
 from ._bound import Bound
 from ._completion import complete
-from ._initiator import agent_being_created, current_agent
+from ._initiator import agent_being_created, current_agent, inside_job, is_inside_job
 from ._model import AgentModel
 from ._saving import Saving
 from ._scope import AgentScope
@@ -274,6 +274,7 @@ class Agent:
         """
         if status not in ("idle", "running"):
             raise InvalidValue(f"status: expected 'idle' or 'running', got {status!r}")
+        self._check_thread()
         state = self._state
         await state.wait_moment(lambda: state.status == status or state.gone)
         self._check_crash()
@@ -282,7 +283,9 @@ class Agent:
         """Run one job that is no turn, from true idle, in the caller's task.
 
         Waking input waits in the inbox until it has settled. `cancel` ends the job
-        (`ActivityCancelled`). Raises `AgentBusy` if anything runs or is about to.
+        (`ActivityCancelled`). Raises `AgentBusy` if anything runs or is about to, a turn
+        from whose tools it is called included; `AgentDisposed` for an agent that is gone.
+        Inside *fn*, whatever would wait for the agent raises `WouldDeadlock`.
         """
         self._check_thread()
         self._check_alive()
@@ -293,7 +296,7 @@ class Agent:
         activity = state.activity = Activity("maintenance")
         result: list[T] = []
         try:
-            with activity.scope:
+            with activity.scope, inside_job(activity):
                 result.append(await fn(*args))
         finally:
             state.finish_maintenance(activity)
@@ -356,6 +359,10 @@ class Agent:
         self._check_thread()
         if agent_being_created() is self and self._state.held:
             raise WouldDeadlock(f"{call} on {self.id!r} would wait for its own creation")
+        if self._state.activity is not None and is_inside_job(self._state.activity):
+            raise WouldDeadlock(
+                f"{call} on {self.id!r} from inside its maintenance would wait for itself"
+            )
         inside = current_agent()
         while inside is not None:
             if inside is self:

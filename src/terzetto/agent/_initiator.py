@@ -36,6 +36,24 @@ def agent_being_created() -> Agent | None:
     return _created.get()
 
 
+_jobs: ContextVar[tuple[object, ...]] = ContextVar("terzetto_jobs", default=())
+
+
+@contextmanager
+def inside_job(activity: object) -> Iterator[None]:
+    """The block is the maintenance *activity*, and must not wait for its agent."""
+    token = _jobs.set((*_jobs.get(), activity))
+    try:
+        yield
+    finally:
+        _jobs.reset(token)
+
+
+def is_inside_job(activity: object) -> bool:
+    """Whether the running task is in the maintenance *activity*, or was started in it."""
+    return any(job is activity for job in _jobs.get())
+
+
 def current_agent() -> Agent | None:
     """The agent that started the running task, or None. For attribution only."""
     return _initiator.get()

@@ -22,8 +22,11 @@ class AgentModel:
     def select(self, provider: str, model: str, effort: str | None = None) -> ModelSelection:
         """Record a choice. Without *effort* the adapter's default applies.
 
-        It persists over resume and fork. Raises `InvalidValue` for empty names.
+        It persists over resume and fork. Raises `InvalidValue` for empty names,
+        `WrongThread` outside of the Trio thread. Whether the model can do *effort* is seen
+        when it is asked: the step fails with ``UNSUPPORTED_REASONING_EFFORT``.
         """
+        self._session.check_thread()
         selection = checked_selection(provider, model, effort)
         if selection != self.current() or self._session.folds.selection is None:
             self._session.append(ModelSelected(selection))

@@ -203,13 +203,20 @@ class Inbox:
     ) -> None:
         """Standard splice: a negative *start* counts from the end, all is clamped.
 
-        Raises `DuplicateMessage` and changes nothing if an inserted id is pending.
+        Raises `DuplicateMessage` and changes nothing if an inserted id is pending,
+        `InvalidValue` for what is no list, position or message.
         """
         self._check()
         size = len(self._list(target))
+        for name, value in (("start", start), ("delete_count", delete_count)):
+            if not isinstance(value, int):
+                raise InvalidValue(f"{name}: expected an integer, got {value!r}")
         begin = max(0, size + start) if start < 0 else min(start, size)
         count = max(0, min(delete_count, size - begin))
         inserted = tuple(insert)
+        for message in inserted:
+            if not isinstance(message, UserMessage):
+                raise InvalidValue(f"message: expected a UserMessage, got {type(message).__name__}")
         if not count and not inserted:
             return
         leaving = {message.id for message in self._list(target)[begin : begin + count]}

@@ -16,6 +16,7 @@ from attrs import define, field
 from ..hooks import Notification, Registration
 from ..vocabulary import (
     SURFACE_TYPES,
+    AgentDisposed,
     Append,
     Draft,
     Event,
@@ -184,8 +185,11 @@ class Session:
             IllegalEvent: The order, the surface or the inbox does not allow it.
             ReentrantAppend: Called from inside an observer of an append.
             WrongThread: Called outside the session's thread.
+            AgentDisposed: Its agent is gone: nobody would save or follow the event.
         """
-        self._check_thread()
+        self.check_thread()
+        if not self.attached:
+            raise AgentDisposed(f"session {self.id!r} is over, its agent is disposed")
         if self._publishing:
             raise ReentrantAppend(
                 f"cannot append {type(data).__name__} from inside an observer of an append; "
@@ -247,7 +251,8 @@ class Session:
         if failed is not None:
             raise failed
 
-    def _check_thread(self) -> None:
+    def check_thread(self) -> None:
+        """Raise `WrongThread` outside the session's thread."""
         if threading.get_ident() != self._thread:
             raise WrongThread(
                 "a session belongs to its Trio thread; from another one use "
@@ -268,7 +273,7 @@ class Session:
 
         It may not append (`ReentrantAppend`); to react, follow the log from a task.
         """
-        self._check_thread()
+        self.check_thread()
         return self.observers.listen(observer)
 
     def record(self, name: str, data: dict[str, object], *, ignorable: bool = False) -> Event:
@@ -296,7 +301,7 @@ class Session:
         Raises `InvalidValue` for another range, or for messages that cannot stand there;
         `WrongThread` and `ReentrantAppend` as `append` does.
         """
-        self._check_thread()
+        self.check_thread()
         drafts = planned(self.surface, start, end, messages)
         return [self.append_draft(draft) for draft in drafts]
 
@@ -316,7 +321,7 @@ class Session:
         Ends when the session is detached. There is nothing to close, and a slow reader
         holds nobody up. With *durable* an event comes once the store has it.
         """
-        self._check_thread()
+        self.check_thread()
         if from_seq < 0:
             raise InvalidValue(f"from_seq: expected 0 or more, got {from_seq}")
         return Follower(self, from_seq, durable)
