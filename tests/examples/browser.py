@@ -15,6 +15,7 @@ import pytest
 import trio
 
 REQUIRED = os.environ.get("TERZETTO_REQUIRE_CHROMIUM") == "1"
+"""Set in `.ci/run`: there, a test that is skipped would be a test that nobody runs."""
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 PATIENCE_MS = 45_000
 ARGUMENTS = [
@@ -55,9 +56,9 @@ async def browse(scene: Callable[..., None], *arguments: object, profile: Path) 
     test's Trio thread by `trio.from_thread`.
     """
     executable = chromium()
-    sync_api = pytest.importorskip("playwright.sync_api") if not REQUIRED else None
-    if sync_api is None:
-        import playwright.sync_api as sync_api
+    if not REQUIRED:
+        pytest.importorskip("playwright.sync_api")
+    from playwright import sync_api
 
     def run() -> None:
         sync_api.expect.set_options(timeout=PATIENCE_MS)

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import json
 import signal
+import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import h11
 import httpx
+import pytest
 import trio
 from attrs import define, field, frozen
 from tests.commands import linux_like, of_type, read_log
 from tests.examples.processes import program, run
 from tests.examples.test_web import Shop, endings, shop
 
-from terzetto.llm.scripted import Gate, answer, call
+from terzetto.llm.scripted import Gate, answer, call, say
 
 pytestmark = linux_like
 
@@ -124,9 +126,14 @@ async def read_log_until(
                 return found
 
 
+async def health(http: httpx.AsyncClient, *names: str) -> tuple[int, ...]:
+    found = (await http.get("/api/health")).json()
+    return tuple(found[name] for name in names)
+
+
 async def no_streams(http: httpx.AsyncClient) -> None:
     """Wait until the server has no stream; it notices by itself that a client went away."""
-    while (await http.get("/api/health")).json()["streams"]:
+    while await health(http, "streams") != (0,):
         await trio.sleep(0.02)
 
 
@@ -192,10 +199,50 @@ async def test_clients_that_go_away_leave_nothing_and_sessions_close_behind_them
             )
             assert response.json()["steered"] is False
             await until("closed")
-            assert (await http.get("/api/health")).json() == {"sessions": 1, "streams": 1}
+            assert await health(http, "sessions", "streams") == (1, 1)
         await no_streams(http)
     [log] = one.logs()
     assert endings(log) == ["completed", "completed"]
+
+
+async def test_streams_that_are_hung_up_leave_no_task(tmp_path: Path) -> None:
+    """While the model speaks, and while it does not."""
+    script = [answer("One ", Gate("rest"), "two.")]
+    async with shop(tmp_path, script) as one, one.served(), client(one.url) as http:
+        session = await begin(http, "Count.")
+        for _ in range(2):
+            [before] = await health(http, "tasks")
+            async with AsyncExitStack() as stack:
+                for path in [f"/api/sessions/{session}/events", "/api/events"] * 5:
+                    stream = await stack.enter_async_context(streaming(one.url, path))
+                    assert await stream.next() is not None
+                tasks, streams = await health(http, "tasks", "streams")
+                assert streams == 10
+                assert tasks >= before + 10
+            while await health(http, "tasks") != (before,):
+                await trio.sleep(0.02)
+            one.model.gates.open("rest")
+            await read_log_until(one.url, session, None)
+            await no_streams(http)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing ends such a connection")
+async def test_a_page_that_does_not_read_holds_nobody_up(tmp_path: Path) -> None:
+    """Neither the agent, nor another page, nor the end of the server."""
+    script = [answer(say("0123456789" * 600_000, pieces=600))]
+    async with shop(tmp_path, script) as one, one.served("--patience", "1") as running:
+        async with client(one.url) as http:
+            session = await begin(http, "Tell me everything.")
+            path = f"/api/sessions/{session}/events"
+            async with streaming(one.url, path) as asleep:
+                assert await asleep.next() is not None
+                whole = await read_log_until(one.url, session, None)
+                assert sum(len(sent.text) for sent in whole) == 6_000_000
+                running.send(signal.SIGTERM)
+                assert await running.ended() == 0
+    [log] = one.logs()
+    assert endings(log) == ["completed"]
+    assert "Traceback" not in running.out
 
 
 JSON = {"content-type": "application/json"}
@@ -242,7 +289,7 @@ async def test_errors_are_json_and_change_nothing(tmp_path: Path) -> None:
         assert (
             (await http.get("/")).headers["content-security-policy"].startswith("default-src 'no")
         )
-        assert (await http.get("/api/health")).json() == {"sessions": 0, "streams": 0}
+        assert await health(http, "sessions", "streams") == (0, 0)
         assert "Traceback" not in running.out
     assert one.logs() == []
 

@@ -1,7 +1,7 @@
 """What the page asks for: JSON in and out, and one stream of server-sent events a page.
 
     GET  /                          the page
-    GET  /api/health                {"sessions": ..., "streams": ...}
+    GET  /api/health                {"sessions", "streams", "tasks"}: how many there are
     GET  /api/events                the list of sessions, whenever it changes
     POST /api/sessions              {"text"}: begin a session with this message
     GET  /api/sessions/ID/events    the same list, and this session's log as it grows
@@ -72,7 +72,9 @@ def build_app(hub: Hub) -> Starlette:
         return HTMLResponse(PAGE, headers=SECURITY)
 
     async def health(request: Request) -> Response:
-        return JSONResponse({"sessions": len(hub.rows()), "streams": hub.streams})
+        tasks = trio.lowlevel.current_statistics().tasks_living
+        rows = len(hub.rows())
+        return JSONResponse({"sessions": rows, "streams": hub.streams, "tasks": tasks})
 
     async def overview(request: Request) -> Response:
         return EventStream(hub)

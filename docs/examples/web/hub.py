@@ -117,21 +117,30 @@ class Hub:
         One that is closed is opened. Raises `SessionNotFound`, and what `Engine.open_agent`
         raises.
         """
-        # One at a time: two pages that look at a closed session must not both open it.
-        async with self._opening:
-            room = self._rooms.get(session_id)
-            if room is not None and room.closing:
-                await room.gone.wait()
-                room = None
-            if room is None:
-                opening = self.engine.open_agent(resume=session_id, system=self.system)
-                room = await self._enter(opening)
-            else:
-                room.visitors += 1
+        room = await self._find(session_id)
         try:
             yield room
         finally:
             room.leave()
+
+    async def _find(self, session_id: str) -> Room:
+        """The room, with one visitor more."""
+        if (room := self._if_open(session_id)) is not None:
+            return room
+        # One at a time: two pages that look at a closed session must not both open it.
+        async with self._opening:
+            if (room := self._if_open(session_id)) is not None:
+                return room
+            if (closing := self._rooms.get(session_id)) is not None:
+                await closing.gone.wait()
+            return await self._enter(self.engine.open_agent(resume=session_id, system=self.system))
+
+    def _if_open(self, session_id: str) -> Room | None:
+        room = self._rooms.get(session_id)
+        if room is None or room.closing:
+            return None
+        room.visitors += 1
+        return room
 
     async def _enter(self, opening: AbstractAsyncContextManager[terzetto.Agent]) -> Room:
         if self.closing:

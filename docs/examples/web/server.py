@@ -41,9 +41,9 @@ async def run(options: argparse.Namespace) -> None:
     adapter, model = choose_model(options)
     store = terzetto.JsonlStore(options.sessions)
     config = Config()
-    config.bind = [bind(options.host, options.port)]
+    config.bind = [bind(options.host, options.port, options.patience)]
     config.loglevel = "WARNING"
-    config.graceful_timeout = 3  # seconds for pages that do not read what they are sent
+    config.graceful_timeout = 3  # seconds for requests that have not ended by then
     async with trio.open_nursery() as nursery:
         stop_serving = trio.Event()
         async with (
@@ -74,12 +74,19 @@ async def wait_for_signal() -> None:
             return
 
 
-def bind(host: str, port: int) -> str:
+def bind(host: str, port: int, patience: float) -> str:
     """An address to serve, as Hypercorn takes it: bound here, where one line can say why not."""
     try:
-        return f"fd://{socket.create_server((host, port)).detach()}"
+        listener = socket.create_server((host, port))
     except OSError as error:
         raise SystemExit(f"web: cannot serve {host}:{port}: {error.strerror}") from None
+    if sys.platform == "linux":
+        # Hypercorn shields its writes from cancellation. A page that does not read would keep
+        # the server from ending; so the system gives such a connection up. The page comes
+        # back by itself, to where it was.
+        timeout_ms = round(patience * 1000)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, timeout_ms)
+    return f"fd://{listener.detach()}"
 
 
 def choose_model(options: argparse.Namespace) -> tuple[terzetto.Adapter, str]:
@@ -98,6 +105,9 @@ def main() -> int:
     parser.add_argument("--sessions", type=Path, default=Path("web-sessions"), metavar="DIR")
     parser.add_argument("--scripted", action="store_true", help="no key and no network")
     parser.add_argument("--pace", type=float, default=1.0, help="seconds that a tool takes")
+    parser.add_argument(
+        "--patience", type=float, default=20.0, help="seconds that a page may read nothing"
+    )
     parser.add_argument(
         "--linger", type=float, default=300.0, help="seconds that a session nobody sees stays open"
     )
