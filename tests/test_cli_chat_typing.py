@@ -143,7 +143,7 @@ async def test_exclamation_mark_cuts_the_answer_and_goes_on_with_the_line(tmp_pa
         keys("count\r")
         await one.printed("One,", "two,")
         keys("!count down\r")
-        await one.printed("(interrupted: count down)", "Done.", "> ")
+        await one.printed("(redirected: count down)", "Done.", "> ")
         keys("!\r")
         await one.printed("(! wants what to do instead")
         keys("\x04")
@@ -168,7 +168,7 @@ async def test_exclamation_mark_stops_tools(tmp_path: Path) -> None:
         keys("wait\r")
         await one.printed("* forever")
         keys("!never mind\r")
-        await one.printed("(interrupted: never mind)", "* forever failed", "Fine.", "> ")
+        await one.printed("(redirected: never mind)", "* forever failed", "Fine.", "> ")
         keys("\x04")
     assert [role for role, _ in body(server)] == ["user", "assistant", "tool", "user"]
 

@@ -47,7 +47,7 @@ class Talk:
             self.view.note("! wants what to do instead; /cancel only stops")
             return
         if self.busy:
-            self.view.note(f"interrupted: {text}")
+            self.view.note(f"redirected: {text}")
         self.view.typed(self.agent.interrupt(text))
 
     def _command(self, text: str) -> Next:
