@@ -577,7 +577,7 @@ def test_what_a_cancelled_spill_raises_instead_is_its_failure(
 
 
 def test_an_interrupt_inside_a_spill_is_raised_when_all_is_answered() -> None:
-    """DESIGN 4, BC-56: never a tool error, and never lost."""
+    """BC-56: never a tool error, and never lost."""
 
     async def interrupting(result: LongResult) -> str:
         raise KeyboardInterrupt
