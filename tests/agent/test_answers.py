@@ -9,6 +9,7 @@ import attrs
 import msgspec
 import pytest
 import trio
+from hypothesis import given, settings
 from tests.agent.kit import (
     ROUTE,
     check,
@@ -21,6 +22,7 @@ from tests.agent.kit import (
     settled,
 )
 from tests.agent.rig import headers, log, one, shown
+from tests.strategies_answers import Node, typed_values
 
 from terzetto import (
     Agent,
@@ -107,8 +109,8 @@ def test_the_value_that_the_model_gives_is_the_value_returned(kind: str) -> None
 
     @played
     async def run() -> None:
-        returns, given, value = VALUES[kind]
-        async with one([call("answer", given)]) as life:
+        returns, arguments, value = VALUES[kind]
+        async with one([call("answer", arguments)]) as life:
             found = await life.agent.ask("go", returns=returns)
             assert found.value == value
             assert type(found.value) is type(value)
@@ -120,8 +122,31 @@ def test_the_value_that_the_model_gives_is_the_value_returned(kind: str) -> None
     run()
 
 
+@settings(max_examples=60, deadline=None)
+@given(typed_values())
+def test_any_value_that_can_be_encoded_is_the_value_returned(pair: tuple[Any, Any]) -> None:
+    """Whatever the model says of the type, through the stream, the log and the tool."""
+    returns, value = pair
+
+    def reply(request: Any) -> Any:
+        (schema,) = request.tools
+        encoded = msgspec.json.encode(value).decode()
+        wrapped = list(schema.parameters["properties"]) == ["value"] and returns is not Node
+        return call("answer", f'{{"value":{encoded}}}' if wrapped else encoded)
+
+    @played
+    async def run() -> None:
+        async with one(ScriptedModel(reply)) as life:
+            found = (await life.agent.ask("go", returns=returns)).value
+            assert found == value
+            assert type(found) is type(value)
+            assert life.model.attempts == 1
+
+    run()
+
+
 @pytest.mark.parametrize(
-    ("name", "given", "value"),
+    ("name", "given_arguments", "value"),
     [
         ("answer_Weather", {"city": "Oslo", "celsius": 3}, Weather("Oslo", 3.0)),
         ("answer_Unknown", {"why": "fog"}, Unknown("fog")),
@@ -129,13 +154,13 @@ def test_the_value_that_the_model_gives_is_the_value_returned(kind: str) -> None
     ],
 )
 def test_objects_that_json_cannot_tell_apart_have_a_tool_each(
-    name: str, given: dict[str, object], value: object
+    name: str, given_arguments: dict[str, object], value: object
 ) -> None:
     """A union of plain classes: which tool is called says which of them it is."""
 
     @played
     async def run() -> None:
-        async with one([call(name, given)]) as life:
+        async with one([call(name, given_arguments)]) as life:
             found = await life.agent.ask("go", returns=Weather | Unknown | None)
             assert found.value == value
             shown_tools = {tool.name for tool in life.model.requests[0].tools}
@@ -576,18 +601,18 @@ async def test_an_answer_beside_other_calls_stands_although_they_failed() -> Non
 
 
 @pytest.mark.parametrize(
-    ("given", "value"), [((1, 2), 2), (("x", 2), 2), ((1, "x"), 1)], ids=["both", "second", "first"]
+    ("values", "last"), [((1, 2), 2), (("x", 2), 2), ((1, "x"), 1)], ids=["both", "second", "first"]
 )
 def test_of_two_answers_in_one_step_the_last_that_fits_counts(
-    given: tuple[object, object], value: int
+    values: tuple[object, object], last: int
 ) -> None:
     """In model order, which is the order of the log."""
 
     @played
     async def run() -> None:
-        calls = [call("answer", id=f"c{i}", value=item) for i, item in enumerate(given)]
+        calls = [call("answer", id=f"c{i}", value=item) for i, item in enumerate(values)]
         async with one([answer(*calls)]) as life:
-            assert (await life.agent.ask("go", returns=int)).value == value
+            assert (await life.agent.ask("go", returns=int)).value == last
             assert life.model.attempts == 1
 
     run()
@@ -671,6 +696,38 @@ async def test_the_same_message_cannot_be_asked_twice() -> None:
             life.model.gates.open("go")
 
 
+@played
+async def test_an_interrupted_step_is_no_failure_to_answer() -> None:
+    """C131: the answer was not refused, it was cut; the one repair is still there."""
+
+    @tool
+    async def wait() -> str:
+        await trio.sleep_forever()
+        raise AssertionError("unreachable")
+
+    entries = [
+        answer(call("wait", id="w"), call("answer", id="a", value=1)),
+        answer("prose"),
+        call("answer", id="b", value=2),
+    ]
+    async with one(entries, [wait]) as life, trio.open_nursery() as nursery:
+
+        async def ask() -> None:
+            assert (await life.agent.ask("go", returns=int)).value == 2
+
+        nursery.start_soon(ask)
+        await settled()
+        life.agent.interrupt("hurry")
+        await life.agent.wait_idle()
+        assert codes(life.session) == {
+            "w": "ABORTED",
+            "a": "ABORTED_BEFORE_DISPATCH",
+            "b": None,
+        }
+        assert life.model.attempts == 3
+        check(life.session)
+
+
 # --- names, visibility, prefix --------------------------------------------------------------
 
 
@@ -732,6 +789,32 @@ async def test_restrictions_of_the_agent_do_not_hide_it() -> None:
     async with one([call("answer", value=3)]) as life:
         life.agent.scope.restrict(allow=[])
         assert (await life.agent.ask("go", returns=int)).value == 3
+
+
+@pytest.mark.parametrize("order", [None, ["zeta", "look"], ["<unlisted-tools>", "look"]], ids=str)
+def test_it_is_shown_after_all_other_tools_whatever_their_order(order: list[str] | None) -> None:
+    """C99 C172: an order need not know of it, and the declarations before it stay the same."""
+
+    @tool
+    async def look() -> str:
+        return ""
+
+    @tool
+    async def zeta() -> str:
+        return ""
+
+    @played
+    async def run() -> None:
+        async with one(["ok", call("answer", value=1)], [look, zeta]) as life:
+            if order is not None:
+                life.agent.scope.order_tools(order)
+            await life.agent.ask("plain")
+            await life.agent.ask("typed", returns=int)
+            plain, typed = [[t.name for t in r.tools] for r in life.model.requests]
+            assert typed == [*plain, "answer"]
+            assert len(plain) == 2
+
+    run()
 
 
 @played

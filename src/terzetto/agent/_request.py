@@ -56,12 +56,15 @@ class RequestBuilder:
     async def assemble(self, selection: ModelSelection) -> Assembly:
         """The prompt and the tools for a step on *selection*."""
         variables = {"provider": selection.provider, "model": selection.model}
-        tools = (tool.schema() for tool in self.scope.tools.visible().values())
+        over = self.scope.tools.laid_over()
+        visible = self.scope.tools.visible().values()
+        ordered = self.scope.prompt.arrange(t.schema() for t in visible if t not in over)
         assembly = Assembly(
             agent=self.agent,
             selection=selection,
             system=self.scope.prompt.render(self.agent, variables),
-            tools=self.scope.prompt.arrange(tools),
+            # Last, so that the declarations before them are the same in every turn.
+            tools=(*ordered, *(tool.schema() for tool in over)),
         )
         hook = self.scope.hooks.assemble
         return await hook.run(assembly, _same) if hook else assembly

@@ -72,10 +72,15 @@ class ToolLayer:
     def lay_over(self, tools: Iterable[Tool]) -> Registration:
         """Show *tools* over all others until removed, in the place of any laid over before.
 
-        They are no registrations of the scope: their names stay free for it.
+        They are no registrations of the scope: their names stay free for it, and an order
+        of tools is not asked for them.
         """
         over = self._over = {tool.name: tool for tool in tools}
         return Registration(over.clear)
+
+    def laid_over(self) -> tuple[Tool, ...]:
+        """What `lay_over` shows, in its order."""
+        return tuple(self._over.values())
 
     def restrict(
         self, *, allow: Iterable[str] | None = None, deny: Iterable[str] = ()
