@@ -327,6 +327,36 @@ async def test_work_after_a_failure_is_not_counted() -> None:
 
 
 @played
+async def test_other_tools_that_fail_are_no_failures_to_answer() -> None:
+    """Only the calls of the answer tool are counted, also where a call id is used again."""
+
+    @tool
+    async def look() -> str:
+        raise ValueError("dark")
+
+    entries = [call("look", id="x"), call("answer", id="x", city=1), call("look", id="x")]
+    async with one([*entries, call("look"), call("answer", why="dark")], [look]) as life:
+        assert (await life.agent.ask("go", returns=Unknown)).value == Unknown("dark")
+        assert life.model.attempts == 5
+
+
+@played
+async def test_a_step_with_an_answer_that_fits_is_no_failure() -> None:
+    """A wrong call beside a right one costs no repair: after steering there still is one."""
+
+    async def steer(value: Any, proceed: Any) -> Any:
+        if value.call.id == "right":
+            life.agent.steer("are you sure?")
+        return await proceed()
+
+    both = answer(call("answer", id="wrong", value="x"), call("answer", id="right", value=1))
+    async with one([both, call("answer", value="y"), call("answer", value=3)]) as life:
+        life.hooks.tool_post_execute.listen(steer)
+        assert (await life.agent.ask("go", returns=int)).value == 3
+        assert life.model.attempts == 3
+
+
+@played
 async def test_a_refused_answer_counts_as_a_failure() -> None:
     """C114: a guard's denial is final; it cannot make the turn run for ever."""
     async with one([call("answer", why="a"), call("answer", why="b"), "no more"]) as life:
