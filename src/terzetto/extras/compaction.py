@@ -19,6 +19,7 @@ import logging
 from collections.abc import Callable
 from weakref import WeakKeyDictionary
 
+import trio
 from attrs import Attribute, define, field
 
 from ..agent import Agent, AgentScope, FailureDecision, PreStep, RequestFailed, Retry, StepDecision
@@ -63,6 +64,16 @@ _OVERFLOW = "CONTEXT_OVERFLOW"
 def _share(_: object, attribute: Attribute[float], value: float) -> None:
     if not 0 < value <= 1:
         raise InvalidValue(f"{attribute.name}: expected a share above 0, at most 1; got {value!r}")
+
+
+def _tokens(_: object, attribute: Attribute[int | None], value: int | None) -> None:
+    if value is not None and (isinstance(value, bool) or value < 1):
+        raise InvalidValue(f"{attribute.name}: expected a positive number of tokens, got {value!r}")
+
+
+def _said(_: object, attribute: Attribute[str], value: str) -> None:
+    if not value.strip():
+        raise InvalidValue(f"{attribute.name}: expected a text to ask for a summary, got none")
 
 
 def _at_least(least: int) -> Callable[[object, Attribute[int], int], None]:
@@ -114,29 +125,19 @@ class Compaction:
     smaller than what it would replace, is refused; the turn goes on without it.
     """
 
-    window: int | None = field(default=None)
+    window: int | None = field(default=None, validator=_tokens)
     at: float = field(default=0.8, validator=_share)
     keep: float = field(default=0.3, validator=_share)
     keep_rounds: int = field(default=2, validator=_at_least(1))
     prune_over: int = field(default=1000, validator=_at_least(100))
     attempts: int = field(default=2, validator=_at_least(1))
-    instructions: str = field(default=INSTRUCTIONS)
+    instructions: str = field(default=INSTRUCTIONS, validator=_said)
     selection: ModelSelection | None = None
     summary_tokens: int | None = None
     estimate: Estimate = estimate_tokens
     _states: WeakKeyDictionary[Session, _State] = field(
         factory=WeakKeyDictionary, init=False, repr=False
     )
-
-    @window.validator
-    def _check_window(self, attribute: object, value: int | None) -> None:
-        if value is not None and (isinstance(value, bool) or value < 1):
-            raise InvalidValue(f"window: expected a positive number of tokens, got {value!r}")
-
-    @instructions.validator
-    def _check_instructions(self, attribute: object, value: str) -> None:
-        if not value.strip():
-            raise InvalidValue("instructions: expected a text to ask for a summary, got none")
 
     def attach(self, scope: AgentScope) -> Registration:
         """Watch the agent of *scope*, or all agents of an engine's scope."""
@@ -215,7 +216,7 @@ class Compaction:
 
     async def _manually(self, agent: Agent) -> str | None:
         session = agent.session
-        self._prune(session)
+        await self._prune(session)
         cut = choose_cut(
             session.surface.nodes,
             keep_tokens=0,
@@ -253,7 +254,7 @@ class Compaction:
         state = self._state(session)
         scale = state.meter.scale()
         keep_tokens, room = int(keep_tokens * scale), int(room * scale)
-        self._prune(session)
+        await self._prune(session)
         if self.pressure(session) <= room:
             return
         cut = choose_cut(
@@ -279,7 +280,7 @@ class Compaction:
         """Whether not even an empty summary would be smaller than what it replaces."""
         return self.estimate(replacement(cut, "")) >= cut.tokens
 
-    def _prune(self, session: Session) -> None:
+    async def _prune(self, session: Session) -> None:
         changes = prunings(
             session.surface.nodes,
             keep_rounds=self.keep_rounds,
@@ -287,7 +288,10 @@ class Compaction:
             estimate=self.estimate,
         )
         for seq, message in changes:
-            session.replace(seq, seq, [message])
+            if session.surface.span(seq, seq) is not None:  # others ran meanwhile
+                session.replace(seq, seq, [message])
+            # Each costs as much as the history is long: let others run in between.
+            await trio.lowlevel.checkpoint()
 
     async def _summarize(
         self, agent: AgentView, selection: ModelSelection | None, cut: Cut, *, newer_input: bool
