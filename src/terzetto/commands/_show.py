@@ -16,7 +16,8 @@ from pathlib import Path
 
 from attrs import evolve, frozen
 
-from ..stores._jsonl_file import SUFFIX, Scan, failing, file_name, scan
+from ..stores._files import failing
+from ..stores._jsonl_file import SUFFIX, Scan, file_name, scan
 from ..timeline import read_timeline
 from ..vocabulary import CorruptLog, InvalidValue
 from ._show_json import document

@@ -94,7 +94,11 @@ class WriteHandle(Protocol):
 
 
 class Store(Protocol):
-    """Where sessions are kept. Ids that no file name could hold are refused by all stores."""
+    """Where sessions are kept. Ids that no file name could hold are refused by all stores.
+
+    An engine itself calls `create` and `open` only. `terzetto.testing.check_store` runs what
+    is promised here and in `WriteHandle`.
+    """
 
     async def create(self, header: SessionHeader) -> WriteHandle:
         """Begin a session; when this returns it exists durably, without events.
@@ -118,11 +122,36 @@ class Store(Protocol):
         """
         ...
 
-    async def read(self, session_id: str) -> tuple[SessionHeader, Events]:
-        """The header and the intact events of a session, as far as they are stored now.
+    async def read(self, session_id: str, start: int = 0) -> tuple[SessionHeader, Events]:
+        """The header and the intact events of a session, as far as they are stored now,
+        from seq *start* on: none when it has not got so far.
 
         Takes no ownership and changes nothing: the session may be in use. Raises as `open`
-        does, but never `SessionLocked`.
+        does, but never `SessionLocked`. Earlier events than *start* are not judged.
+        """
+        ...
+
+    async def delete(self, session_id: str) -> None:
+        """Remove a session for good. The id may be used again.
+
+        Damaged sessions, and those of another version, can be deleted as well.
+
+        Raises:
+            InvalidValue: the id cannot name a session.
+            SessionNotFound: there is none of this id.
+            SessionLocked: somebody owns it; nothing was removed.
+            StoreError: the storage failed.
+
+        Cancellation: before it begins, nothing happens; once begun it is finished first.
+        """
+        ...
+
+    def locate(self, session_id: str) -> str | None:
+        """Where a session of this id is kept, for people to look there: a path, or
+        ``path#id``. None if there is no such place. Looks nothing up.
+
+        Raises:
+            InvalidValue: the id cannot name a session.
         """
         ...
 
@@ -193,6 +222,16 @@ def escape_id(session_id: str) -> str:
             f"character but a-z, 0-9, '-', '_', '.' takes three or more; at most {LONGEST_NAME}"
         )
     return name
+
+
+def check_start(start: int) -> None:
+    """Refuse what no event can have as its seq.
+
+    Raises:
+        InvalidValue: it is no int, or less than 0.
+    """
+    if type(start) is not int or start < 0:
+        raise InvalidValue(f"start: expected the seq of an event, 0 or more, got {start!r}")
 
 
 def check_extensions(events: Iterable[Event], known: Collection[str]) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,16 +16,17 @@ from typing import TYPE_CHECKING
 import trio
 
 from ..vocabulary import Event, SessionHeader, UsageError
-from ._base import Buffer, Events, Store, WriteHandle
+from ._base import Buffer, Events, Store, WriteHandle, check_start
+from ._files import give_up, require_posix
 from ._jsonl_file import (
     Opened,
     create_log,
+    delete_log,
     file_name,
     open_log,
     read_again,
     read_headers,
     read_log,
-    release,
     write_events,
 )
 
@@ -130,7 +130,7 @@ class JsonlHandle:
     async def _release(self) -> None:
         fd, self._fd = self._fd, None
         if fd is not None:
-            await trio.to_thread.run_sync(release, fd, self._owner, limiter=self._limiter)
+            await trio.to_thread.run_sync(give_up, fd, self._owner, limiter=self._limiter)
 
     def _owned(self) -> int:
         if self._fd is None:
@@ -150,8 +150,7 @@ class JsonlStore:
     def __init__(
         self, directory: str | os.PathLike[str], *, extensions: Collection[str] = ()
     ) -> None:
-        if sys.platform == "win32":
-            raise UsageError("JsonlStore locks files as POSIX systems do; Windows cannot")
+        require_posix("JsonlStore")
         self._directory = Path(directory).absolute()
         self._extensions = frozenset(extensions)
         self._limiter = trio.CapacityLimiter(_THREADS)
@@ -176,12 +175,21 @@ class JsonlStore:
     def _handle(self, opened: Opened) -> JsonlHandle:
         return JsonlHandle(opened, self._extensions, self._limiter)
 
-    async def read(self, session_id: str) -> tuple[SessionHeader, Events]:
+    async def read(self, session_id: str, start: int = 0) -> tuple[SessionHeader, Events]:
         path = self._directory / file_name(session_id)
+        check_start(start)
         found = await trio.to_thread.run_sync(
-            read_log, path, session_id, self._extensions, limiter=self._limiter
+            read_log, path, session_id, self._extensions, start, limiter=self._limiter
         )
         return found.header, found.events
+
+    async def delete(self, session_id: str) -> None:
+        path = self._directory / file_name(session_id)
+        await trio.to_thread.run_sync(delete_log, path, session_id, limiter=self._limiter)
+
+    def locate(self, session_id: str) -> str:
+        """The path of the session's file, which need not exist."""
+        return str(self._directory / file_name(session_id))
 
     async def list(self) -> list[SessionHeader]:
         headers, faults = await trio.to_thread.run_sync(

@@ -9,7 +9,6 @@ only serves to name the owner. Owns no state: the handle does (`_jsonl.py`).
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -35,9 +34,17 @@ from ..vocabulary import (
     StoreError,
 )
 from ._base import escape_id
-
-if sys.platform != "win32":  # there a store refuses to be made; importing it is harmless
-    import fcntl
+from ._files import (
+    closing_if_it_fails,
+    failing,
+    lock,
+    make_directory,
+    owner,
+    still_there,
+    sync,
+    sync_directory,
+    write_all,
+)
 
 SUFFIX = ".jsonl"
 _BEGINNING = b'{"formatVersion":'
@@ -60,11 +67,12 @@ class Scan:
     torn: str | None = None
 
 
-def scan(data: bytes, extensions: Collection[str]) -> Scan | None:
+def scan(data: bytes, extensions: Collection[str], first: int = 0) -> Scan | None:
     """Read a whole log; None for a file whose creation was never finished.
 
     What follows the last newline is torn off, and so is a last line that is not JSON: a
-    record that never became durable. Anything else is damage.
+    record that never became durable. Anything else is damage. Events before seq *first* are
+    only counted.
 
     Raises:
         CorruptLog: with line and byte.
@@ -76,24 +84,29 @@ def scan(data: bytes, extensions: Collection[str]) -> Scan | None:
     with _placed(1, 0):
         header = decode_header(loads_json(data[: end - 1]))
     events: list[Event] = []
+    seq = -1
     while end < len(data):
-        start, line = end, len(events) + 2
+        start, seq = end, seq + 1
         end = data.find(b"\n", start) + 1
+        if seq < first and end not in (0, len(data)):
+            continue
         try:
             if not end:
                 raise InvalidValue("no newline")
             obj = loads_json(data[start : end - 1])
         except InvalidValue as error:
             if end not in (0, len(data)):
-                raise CorruptLog(str(error), f"line {line}, byte {start}") from error
-            torn = f"cut {len(data) - start} bytes of an unfinished record, line {line}"
+                raise CorruptLog(str(error), f"line {seq + 2}, byte {start}") from error
+            torn = f"cut {len(data) - start} bytes of an unfinished record, line {seq + 2}"
             return Scan(header, events, start, torn)
+        if seq < first:
+            break
         try:  # and not `_placed`: this runs for every event of a log
-            event = decode_event(obj, seq_hint=len(events), extensions=extensions)
-            if event.seq != len(events):
-                raise InvalidValue(f"seq {event.seq} where {len(events)} comes next")
+            event = decode_event(obj, seq_hint=seq, extensions=extensions)
+            if event.seq != seq:
+                raise InvalidValue(f"seq {event.seq} where {seq} comes next")
         except InvalidValue as error:
-            raise CorruptLog(str(error), f"line {line}, byte {start}") from error
+            raise CorruptLog(str(error), f"line {seq + 2}, byte {start}") from error
         events.append(event)
     return Scan(header, events, end)
 
@@ -110,16 +123,6 @@ def _placed(line: int, byte: int) -> Iterator[None]:
         raise CorruptLog(str(error), f"line {line}, byte {byte}") from error
 
 
-@contextmanager
-def failing(session_id: str, what: str) -> Iterator[None]:
-    """The world's failures as `StoreError`."""
-    try:
-        yield
-    except OSError as error:
-        text = f"session {session_id!r}: {what} failed: {error.strerror or type(error).__name__}"
-        raise StoreError(text) from error
-
-
 @frozen
 class Opened:
     """A log that is owned by whoever holds *fd*."""
@@ -132,50 +135,94 @@ class Opened:
 def create_log(path: Path, header: SessionHeader) -> Opened:
     """Write a log that has a header only. Durable when this returns, name and all."""
     line = dumps_json(encode_header(header)) + b"\n"
+    exists = SessionExists(f"there is a session {header.id!r} already")
     with failing(header.id, "creating"):
-        _make_directory(path.parent)
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
-        with _closing_if_it_fails(fd):
-            if not _lock(fd) or not _unfinished(_content(fd)):
-                raise SessionExists(f"there is a session {header.id!r} already")
-            # A creation that died halfway leaves a beginning; never unlinked, for another
-            # process may have opened it and be about to lock it.
+        make_directory(path.parent)
+        fd = _open_locked(path, os.O_CREAT)
+        if fd is None:
+            raise exists
+        with closing_if_it_fails(fd):
+            if not _unfinished(_content(fd)):
+                raise exists
+            # A creation that died halfway leaves a beginning.
             os.ftruncate(fd, 0)
-            _write_all(fd, line)
-            _sync(fd)
-            _sync_directory(path.parent)
+            write_all(fd, line)
+            sync(fd)
+            sync_directory(path.parent)
     return Opened(fd, _claim(path), Scan(header, [], len(line)))
 
 
 def open_log(path: Path, session_id: str, extensions: Collection[str]) -> Opened:
     """Lock a log, read it, cut a torn end off, and make sure of the rest."""
     with failing(session_id, "opening"):
-        try:
-            fd = os.open(path, os.O_RDWR | os.O_APPEND)
-        except FileNotFoundError:
-            raise SessionNotFound(f"there is no session {session_id!r}") from None
-        with _closing_if_it_fails(fd):
-            if not _lock(fd):
-                raise SessionLocked(
-                    f"session {session_id!r} is open for writing in {_owner(path)}; "
-                    "close it there, or end that process"
-                )
+        fd = _own(path, session_id)
+        with closing_if_it_fails(fd):
             found = _scan_of(_content(fd), session_id, extensions)
             if found.torn is not None:
                 os.ftruncate(fd, found.length)
             # A writer may have died between its write and its sync: only now it is durable.
-            _sync(fd)
+            sync(fd)
     return Opened(fd, _claim(path), found)
 
 
-def read_log(path: Path, session_id: str, extensions: Collection[str]) -> Scan:
+def delete_log(path: Path, session_id: str) -> None:
+    """Remove a log that nobody owns, damaged or not. Durable when this returns."""
+    with failing(session_id, "deleting"):
+        fd = _own(path, session_id)
+        try:
+            beginning = os.pread(fd, len(_BEGINNING), 0)
+            if _unfinished(_content(fd)):
+                raise _not_found(session_id, ": its creation was not finished")
+            if beginning != _BEGINNING:
+                raise CorruptLog("no log begins like this; remove it by hand", "line 1, byte 0")
+            path.unlink()
+            with suppress(OSError):
+                _note(path).unlink()
+            sync_directory(path.parent)
+        finally:
+            os.close(fd)
+
+
+def _own(path: Path, session_id: str) -> int:
+    try:
+        fd = _open_locked(path)
+    except FileNotFoundError:
+        raise _not_found(session_id) from None
+    if fd is None:
+        raise SessionLocked(
+            f"session {session_id!r} is open for writing in {owner(_note(path))}; "
+            "close it there, or end that process"
+        )
+    return fd
+
+
+def _open_locked(path: Path, flags: int = 0) -> int | None:
+    """The descriptor of a log that is locked now; None while somebody else has it locked."""
+    while True:
+        fd = os.open(path, os.O_RDWR | os.O_APPEND | flags, 0o600)
+        with closing_if_it_fails(fd):
+            locked = lock(fd)
+            there = still_there(fd, path)
+        if locked and there:
+            return fd
+        os.close(fd)
+        if there:
+            return None
+        # Its owner deleted it between our open and our lock: what is there now?
+
+
+def _not_found(session_id: str, why: str = "") -> SessionNotFound:
+    return SessionNotFound(f"there is no session {session_id!r}{why}")
+
+
+def read_log(path: Path, session_id: str, extensions: Collection[str], first: int) -> Scan:
     """Read a log that somebody may be writing to; a torn end is left alone."""
     with failing(session_id, "reading"):
         try:
             data = path.read_bytes()
         except FileNotFoundError:
-            raise SessionNotFound(f"there is no session {session_id!r}") from None
-    return _scan_of(data, session_id, extensions)
+            raise _not_found(session_id) from None
+    return _scan_of(data, session_id, extensions, first)
 
 
 def read_again(fd: int, length: int, session_id: str, extensions: Collection[str]) -> list[Event]:
@@ -208,10 +255,10 @@ def read_headers(directory: Path) -> tuple[list[SessionHeader], list[str]]:
     return headers, faults
 
 
-def _scan_of(data: bytes, session_id: str, extensions: Collection[str]) -> Scan:
-    found = scan(data, extensions)
+def _scan_of(data: bytes, session_id: str, extensions: Collection[str], first: int = 0) -> Scan:
+    found = scan(data, extensions, first)
     if found is None:
-        raise SessionNotFound(f"there is no session {session_id!r}: its creation was not finished")
+        raise _not_found(session_id, ": its creation was not finished")
     if found.header.id != session_id:
         raise CorruptLog(
             f"the log of session {found.header.id!r} in the place of {session_id!r}",
@@ -242,21 +289,13 @@ def write_events(fd: int, length: int, events: Sequence[Event], session_id: str)
         if size > length:
             os.ftruncate(fd, length)
         try:
-            _write_all(fd, data)
-            _sync(fd)
+            write_all(fd, data)
+            sync(fd)
         except OSError:
             with suppress(OSError):  # the next write begins with it in any case
                 os.ftruncate(fd, length)
             raise
     return length + len(data)
-
-
-def release(fd: int, owner: Path) -> None:
-    """Give ownership up. The note goes first, while it is still ours."""
-    with suppress(OSError):
-        owner.unlink()
-    with suppress(OSError):
-        os.close(fd)
 
 
 def _content(fd: int) -> bytes:
@@ -267,17 +306,9 @@ def _content(fd: int) -> bytes:
     return bytes(content)
 
 
-def _lock(fd: int) -> bool:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
 def _claim(path: Path) -> Path:
     """Note who owns the log. Only a hint: a full disk must not forbid to open a session."""
-    note = path.with_suffix(".owner")
+    note = _note(path)
     with suppress(OSError):
         fd = os.open(note, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with open(fd, "w") as file:
@@ -285,45 +316,5 @@ def _claim(path: Path) -> Path:
     return note
 
 
-def _owner(path: Path) -> str:
-    try:
-        pid = int(path.with_suffix(".owner").read_text())
-    except (OSError, ValueError):
-        return "another process"
-    return f"this process ({pid})" if pid == os.getpid() else f"process {pid}"
-
-
-@contextmanager
-def _closing_if_it_fails(fd: int) -> Iterator[None]:
-    try:
-        yield
-    except BaseException:
-        os.close(fd)
-        raise
-
-
-def _make_directory(directory: Path) -> None:
-    if not directory.is_dir():
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _sync_directory(directory.parent)
-
-
-def _sync_directory(directory: Path) -> None:
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def _write_all(fd: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]
-
-
-def _sync(fd: int) -> None:
-    if sys.platform == "darwin":
-        fcntl.fcntl(fd, fcntl.F_FULLFSYNC)  # fsync alone stops at the drive's cache there
-    else:
-        os.fdatasync(fd)
+def _note(path: Path) -> Path:
+    return path.with_suffix(".owner")

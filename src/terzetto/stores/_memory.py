@@ -20,7 +20,7 @@ from ..vocabulary import (
     SessionNotFound,
     UsageError,
 )
-from ._base import Buffer, Events, Store, WriteHandle, check_extensions, escape_id
+from ._base import Buffer, Events, Store, WriteHandle, check_extensions, check_start, escape_id
 
 
 @define(eq=False)
@@ -97,17 +97,31 @@ class MemoryStore:
 
     async def open(self, session_id: str) -> MemoryHandle:
         stored = await self._find(session_id)
-        if stored.owner is not None:
-            raise SessionLocked(
-                f"session {session_id!r} is open for writing in this process ({os.getpid()})"
-            )
+        self._refuse_if_owned(stored)
         check_extensions(stored.events, self._extensions)
         return MemoryHandle(stored)
 
-    async def read(self, session_id: str) -> tuple[SessionHeader, Events]:
+    async def read(self, session_id: str, start: int = 0) -> tuple[SessionHeader, Events]:
+        check_start(start)
         stored = await self._find(session_id)
-        check_extensions(stored.events, self._extensions)
-        return stored.header, list(stored.events)
+        events = stored.events[start:]
+        check_extensions(events, self._extensions)
+        return stored.header, events
+
+    async def delete(self, session_id: str) -> None:
+        stored = await self._find(session_id)
+        self._refuse_if_owned(stored)
+        del self._sessions[session_id]
+
+    def locate(self, session_id: str) -> None:
+        """None: there is nothing to look at outside this process."""
+        escape_id(session_id)
+
+    def _refuse_if_owned(self, stored: _Stored) -> None:
+        if stored.owner is not None:
+            raise SessionLocked(
+                f"session {stored.header.id!r} is open for writing in this process ({os.getpid()})"
+            )
 
     async def _find(self, session_id: str) -> _Stored:
         escape_id(session_id)

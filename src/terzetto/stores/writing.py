@@ -14,5 +14,6 @@ from ..session._codec import (
 from ._base import (
     Buffer as Buffer,
     check_extensions as check_extensions,
+    check_start as check_start,
     escape_id as escape_id,
 )

@@ -1,0 +1,125 @@
+"""What the stores on a file system share: locks that death gives up, folders, and syncs.
+
+Blocking; runs in threads. Ownership is ``flock``: the system gives it up with its process,
+however that ends, and nobody has to clean up after it. A lock file may be unlinked by
+whoever holds it, and by nobody else; so a lock counts only while its file is still there.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from ..vocabulary import StoreError, UsageError
+
+if sys.platform != "win32":  # there a store refuses to be made; importing it is harmless
+    import fcntl
+
+
+def require_posix(store: str) -> None:
+    """Raises `UsageError` where files cannot be locked as here."""
+    if sys.platform == "win32":
+        raise UsageError(f"{store} locks files as POSIX systems do; Windows cannot")
+
+
+@contextmanager
+def failing(session_id: str, what: str) -> Iterator[None]:
+    """The world's failures as `StoreError`."""
+    try:
+        yield
+    except OSError as error:
+        text = f"session {session_id!r}: {what} failed: {error.strerror or type(error).__name__}"
+        raise StoreError(text) from error
+
+
+@contextmanager
+def closing_if_it_fails(fd: int) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        os.close(fd)
+        raise
+
+
+def lock(fd: int) -> bool:
+    """Lock the file of *fd*; False while somebody else has it."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def still_there(fd: int, path: Path) -> bool:
+    """Whether *path* is the file of *fd*: not once its owner has removed it."""
+    try:
+        return os.path.samestat(os.fstat(fd), os.stat(path))
+    except FileNotFoundError:
+        return False
+
+
+def take(path: Path) -> int | None:
+    """Own the lock file at *path*, which is made; its descriptor, None while it is owned.
+
+    The pid in it only serves to name the owner.
+    """
+    while True:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        with closing_if_it_fails(fd):
+            if lock(fd) and still_there(fd, path):
+                with suppress(OSError):  # a full disk must not forbid to own a session
+                    os.ftruncate(fd, 0)
+                    os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+                return fd
+            owned = still_there(fd, path)
+        os.close(fd)
+        if owned:
+            return None
+
+
+def give_up(fd: int, path: Path) -> None:
+    """End the ownership of *fd*. The file goes first, while it is still ours."""
+    with suppress(OSError):
+        path.unlink()
+    with suppress(OSError):
+        os.close(fd)
+
+
+def owner(note: Path) -> str:
+    """In words, whose pid stands in *note*."""
+    try:
+        pid = int(note.read_text())
+    except (OSError, ValueError):
+        return "another process"
+    return f"this process ({pid})" if pid == os.getpid() else f"process {pid}"
+
+
+def make_directory(directory: Path) -> None:
+    """Make *directory*, for its owner only, if there is none."""
+    if not directory.is_dir():
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        sync_directory(directory.parent)
+
+
+def sync_directory(directory: Path) -> None:
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def write_all(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def sync(fd: int) -> None:
+    if sys.platform == "darwin":
+        fcntl.fcntl(fd, fcntl.F_FULLFSYNC)  # fsync alone stops at the drive's cache there
+    else:
+        os.fdatasync(fd)
