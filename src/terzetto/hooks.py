@@ -17,7 +17,7 @@ import logging
 import threading
 from collections.abc import Awaitable, Callable
 from types import TracebackType
-from typing import Generic, Protocol, Self, TypeAlias, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeAlias, TypeVar
 
 from attrs import define, field
 
@@ -165,6 +165,27 @@ class Delivery(Generic[V]):
                 logger.error("%s listener failed: %s", self.name, chain_text(error))
             except BaseException as error:  # the program is being stopped
                 self.stop = self.stop or error
+
+
+@define(eq=False)
+class Told:
+    """Notifications that may make one another, told in the order in which things happened.
+
+    A change that a listener makes is told after the change it heard of: whoever has not
+    heard of the first one yet hears of it now.
+    """
+
+    _deliveries: list[Delivery[Any]] = field(factory=list)
+
+    def tell(self, point: Notification[V], value: V) -> BaseException | None:
+        """Tell *value*; returns what a listener stops the program with."""
+        for outer in self._deliveries:
+            outer.drain()
+        delivery = point.delivery(value)
+        self._deliveries.append(delivery)
+        delivery.drain()
+        self._deliveries.remove(delivery)
+        return delivery.stop
 
 
 class Serial(_Point[Callable[[V], Awaitable[None]]], Generic[V]):

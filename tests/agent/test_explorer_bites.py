@@ -16,6 +16,7 @@ import terzetto.agent._activity as activity_module
 import terzetto.agent._driver as driver_module
 import terzetto.agent._lifetime as lifetime_module
 import terzetto.agent._request as request_module
+import terzetto.agent._run_state as run_state_module
 import terzetto.agent._step as step_module
 import terzetto.engine as engine_module
 import terzetto.session._recovery as recovery_module
@@ -371,14 +372,14 @@ def test_5_a_review_that_is_cut_short_is_no_violation() -> None:
 
 def test_6_input_that_is_never_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Invariant 6: every message is on the record."""
-    original = activity_module.RunState.send
+    original = run_state_module.RunState.send
 
     def send(self: Any, message: Any, target: Any, wakeup: bool) -> None:
         if wakeup and len(self.session.events) > 1:
             return  # dropped
         original(self, message, target, wakeup)
 
-    monkeypatch.setattr(activity_module.RunState, "send", send)
+    monkeypatch.setattr(run_state_module.RunState, "send", send)
     assert_bites(run("user"), "6", "not on the record")
 
 

@@ -18,7 +18,6 @@ from ..vocabulary import (
     AgentDisposed,
     CancelCause,
     Completion,
-    DuplicateMessage,
     Failure,
     InboxTarget,
     InvalidValue,
@@ -33,16 +32,18 @@ from ..vocabulary import (
     WouldDeadlock,
     WrongThread,
 )
-from ._activity import Activity, RunState, Waiter
+from ._activity import Activity
 from ._answers import Answer, Expectation
 from ._bound import Bound
 from ._completion import complete
 from ._initiator import agent_being_created, current_agent, inside_job, is_inside_job
 from ._model import AgentModel
+from ._run_state import RunState
 from ._saving import Saving
 from ._scope import AgentScope
 from ._statistics import AgentStatistics, statistics_of
 from ._turn import Turn
+from ._waiters import Waiter
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -229,10 +230,7 @@ class Agent:
         await trio.lowlevel.checkpoint_if_cancelled()
         message = self._message(message)
         state = self._state
-        if message.id in state.waiters:
-            raise DuplicateMessage(f"message {message.id!r} is asked already; ask with a new one")
-        waiter = Waiter(message.id, expects)
-        state.waiters[message.id] = waiter
+        waiter = state.waiters.add(message.id, expects)
         try:
             self.followup(message)
             await waiter.done.wait()
@@ -241,8 +239,7 @@ class Agent:
                 self._withdraw(waiter)
             raise
         finally:
-            if state.waiters.get(message.id) is waiter:
-                del state.waiters[message.id]
+            state.waiters.remove(waiter)
         if waiter.error is not None:
             raise waiter.error
         assert waiter.turn is not None

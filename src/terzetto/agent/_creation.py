@@ -30,7 +30,6 @@ from ..vocabulary import (
     UsageError,
     freeze_object,
 )
-from ._activity import RunState
 from ._agent import Agent
 from ._bound import Bound
 from ._driver import Driven
@@ -41,6 +40,7 @@ from ._model import AgentModel
 from ._options import Options, Setup, absolute, checked_options
 from ._registry import AgentRegistry
 from ._request import RequestBuilder
+from ._run_state import RunState
 from ._saving import NoStore, Saving, WritePath
 from ._scope import AgentScope
 from ._services import Services

@@ -38,7 +38,7 @@ from ..vocabulary import (
     error_code,
     texts,
 )
-from ._activity import Activity, RunState
+from ._activity import Activity
 from ._decisions import (
     Convergence,
     after_step,
@@ -50,6 +50,7 @@ from ._decisions import (
 from ._hooks import AgentErrorNotice, Enter, Reject, TurnStopping
 from ._model import AgentModel
 from ._request import RequestBuilder
+from ._run_state import RunState
 from ._scope import AgentScope
 from ._step import FAIR_AFTER, Flush, StepRunner, note_hidden
 from ._turn import TurnFailed, summarize
@@ -167,10 +168,7 @@ class _Loop:
             pending=bool(pending),
             latched=activity.latched,
             late_wake=state.late_wake,
-            asked=any(
-                waiter.message_id in pending and not waiter.done.is_set()
-                for waiter in state.waiters.values()
-            ),
+            asked=state.waiters.wait_for(pending),
             closing=state.closing,
         )
 
@@ -277,7 +275,7 @@ class _Loop:
         self.state.tell(self.agent.scope.hooks.agent_error, notice)
 
     def _settle_waiters(self, number: int, first: int, cut: _Cut) -> None:
-        waiters = [w for w in self.state.waiters.values() if w.turn_number == number]
+        waiters = self.state.waiters.of_turn(number)
         if not waiters:
             return
         events = self.session.events[first:]

@@ -135,8 +135,7 @@ class Lifetime:
         self.registry.release(agent.id)
         self.done.set()
         state.changed()
-        for waiter in list(state.waiters.values()):
-            waiter.settle(error=self._end_of(agent))
+        state.waiters.abandon(lambda: self._end_of(agent))
         if stops:
             raise stops[0]
 

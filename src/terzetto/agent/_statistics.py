@@ -12,7 +12,7 @@ from attrs import frozen
 
 from ..session import AgentStatus
 from ..tools import OverdueCall
-from ._activity import RunState
+from ._run_state import RunState
 
 
 @frozen(kw_only=True)

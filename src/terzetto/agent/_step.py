@@ -41,10 +41,10 @@ from ..vocabulary import (
     is_complete,
     without,
 )
-from ._activity import RunState
 from ._decisions import StepResult
 from ._hooks import Assembly, End, Enter, FailureDecision, RequestFailed, Retry
 from ._request import RequestBuilder
+from ._run_state import RunState
 from ._scope import AgentScope
 from ._services import Services
 
