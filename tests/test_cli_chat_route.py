@@ -31,7 +31,7 @@ OTHER = "http://127.0.0.1:8/v1"
 BOTH = {"DEEPSEEK_API_KEY": MINE, "OPENAI_API_KEY": THEIRS}
 
 
-def route(environ: dict[str, str], stored: Stored | None = None, **asked: str) -> Route:
+def route(environ: dict[str, str], asked: dict[str, str], stored: Stored | None = None) -> Route:
     return find_route(Asked(**asked), environ, stored)
 
 
@@ -80,7 +80,7 @@ def test_order_in_which_it_looks(
 ) -> None:
     """A key goes to its provider's own address or to the one in its variable, and never to
     a ``--base-url`` that did not ask for it."""
-    found = route(environ, **asked)
+    found = route(environ, asked)
     got = (found.provider, found.model, found.base_url, found.api_key)
     assert [g for g, e in zip(got[:3], expected[:3], strict=True) if e is not None] == [
         e for e in expected[:3] if e is not None
@@ -109,7 +109,7 @@ def test_stored_route_stands_unless_another_is_asked_for(
     asked: dict[str, str], expected: tuple[str | None, ...]
 ) -> None:
     """Neither does a key go to an address that only stands in a log."""
-    found = route(BOTH, STORED, **asked)
+    found = route(BOTH, asked, STORED)
     assert (found.provider, found.model, found.effort) == expected[:3]
     assert expected[3] in (None, found.base_url)
     assert found.api_key == expected[4]
@@ -136,7 +136,7 @@ def test_what_cannot_work_is_one_line_that_says_what_to_do(
     environ: dict[str, str], asked: dict[str, str], says: str
 ) -> None:
     with pytest.raises(CommandError) as caught:
-        route(environ, **asked)
+        route(environ, asked)
     assert caught.value.code == 2
     assert says in str(caught.value)
     assert MINE not in str(caught.value)

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 
 import trio
 from attrs import define, field, frozen
 
 from ..agent import Agent
-from ..engine import open_engine
+from ..engine import Engine, open_engine
 from ..session import Session, replay
 from ..stores import JsonlStore
 from ..stores.jsonl import JsonlHandle
@@ -147,18 +147,7 @@ class _Chat:
         engine = await stack.enter_async_context(
             open_engine(adapters=[route.adapter()], tools=options.tools, store=store)
         )
-        # What a session recorded wins over what it is resumed with; see `_go_on`.
-        fresh = {
-            "session_id": f"chat-{secrets.token_hex(4)}",
-            "meta": {"baseUrl": self.asked.base_url} if self.asked.base_url else None,
-        }
-        opening = engine.open_agent(
-            provider=route.provider,
-            model=route.model,
-            effort=route.effort,
-            system=options.system or (earlier.system if earlier else None),
-            **({"resume": earlier.id} if earlier else fresh),
-        )
+        opening = self._opening(engine, route, earlier)
         try:
             agent = await stack.enter_async_context(opening)
         except StoreError as error:
@@ -169,6 +158,28 @@ class _Chat:
         agent.session.observe(self._saw)
         self.agent = agent
         return agent
+
+    def _opening(
+        self, engine: Engine, route: Route, earlier: _Earlier | None
+    ) -> AbstractAsyncContextManager[Agent]:
+        system, url = self.options.system, self.asked.base_url
+        if earlier is None:
+            return engine.open_agent(
+                provider=route.provider,
+                model=route.model,
+                effort=route.effort,
+                system=system,
+                session_id=f"chat-{secrets.token_hex(4)}",
+                meta={"baseUrl": url} if url is not None else None,
+            )
+        # What the session recorded wins over the route given here; see `_go_on`.
+        return engine.open_agent(
+            provider=route.provider,
+            model=route.model,
+            effort=route.effort,
+            system=system or earlier.system,
+            resume=earlier.id,
+        )
 
     async def _earlier(self, store: JsonlStore, session_id: str) -> _Earlier:
         folder, known = self.options.log, []
