@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -21,9 +22,9 @@ from tests.extras.test_compaction import (
 )
 
 import terzetto
-from terzetto import evolve
+from terzetto import ModelInfo, evolve
 from terzetto.extras.budget import Budget
-from terzetto.extras.compaction import Compaction
+from terzetto.extras.compaction import Compaction, estimate_tokens
 from terzetto.llm.scripted import Gate, ScriptedModel, answer, call, say
 from terzetto.testing import history_is_valid
 from terzetto.vocabulary import CompactionEnd, CompactionStart, Request
@@ -130,6 +131,54 @@ async def test_a_budget_and_a_compaction_in_one_turn() -> None:
         assert "start" in bracket(life)
         assert len([r for r in model.requests if not is_summary(r)]) == 4
         check(life.session)
+
+
+@played
+async def test_a_giant_message_is_summarized_once_a_newer_one_comes() -> None:
+    """BC-46: "one giant message"."""
+    model = ScriptedModel(answers("ok", "ok"), info=WINDOW)
+    async with one(model) as life:
+        Compaction(keep_rounds=1).attach(life.agent.scope)
+        await life.say("g" * 3600)
+        await life.say("two")
+        assert life.request() == [f"user: {SUMMARY}SUM", "assistant: ok", "user: two"]
+        check(life.session)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_turn_of_a_hundred_rounds_stays_inside_the_window(seed: int) -> None:
+    """C164 C166 BC-45: no request is larger than the window, each has what the user asked for,
+    word for word, and most steps ask for no summary."""
+    window, random = 3000, Random(seed)
+    left = [100]
+
+    def script(request: Request) -> Any:
+        if is_summary(request):
+            return "s" * random.randint(1, 600)
+        if not left[0]:
+            return "done"
+        left[0] -= 1
+        reads = [call("read", size=random.randint(1, 900)) for _ in range(random.randint(1, 3))]
+        return answer(say("t" * random.randint(1, 200)), *reads)
+
+    @played
+    async def main() -> None:
+        model = ScriptedModel(script, info=ModelInfo(context_window=window))
+        async with one(model, [read], system="be brief") as life:
+            Compaction(keep_rounds=1, prune_over=100).attach(life.agent.scope)
+            turn = await life.agent.ask("Read a hundred things: {exactly} é")
+            assert turn.text == "done"
+            asked = [r for r in model.requests if not is_summary(r)]
+            assert len(asked) == 101
+            for request in model.requests:
+                assert history_is_valid(request.messages) == []
+                assert sum(map(estimate_tokens, request.messages)) <= window
+                assert sum("{exactly} é" in line for line in shown(request.messages)) == 1
+                assert shown(request.messages)[0] == "system: be brief"
+            assert 1 <= len(model.requests) - len(asked) <= 30
+            check(life.session)
+
+    main()
 
 
 # --- crashes -------------------------------------------------------------------------------
