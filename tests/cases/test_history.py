@@ -193,7 +193,7 @@ async def test_malformed_arguments_do_not_poison_the_session(
 
 
 @pytest.mark.parametrize("arguments", MALFORMED, ids=lambda a: f"BC-23-raw-{a}")
-async def test_a_tool_with_a_raw_schema_receives_the_text(arguments: str) -> None:
+async def test_a_tool_with_a_raw_schema_receives_what_was_written(arguments: str) -> None:
     """BC-23: and the request that follows is valid all the same."""
     got: list[object] = []
 
@@ -205,12 +205,9 @@ async def test_a_tool_with_a_raw_schema_receives_the_text(arguments: str) -> Non
     raw = raw_tool(name="echo", description="Take it.", parameters=anything, body=body)
     async with served([calls(("c1", "echo", arguments)), says("ok")], [raw]) as life:
         await life.say("go")
-        try:
-            expected = json.loads(arguments)
-        except ValueError:
-            expected = arguments
-        assert got == [expected if isinstance(expected, dict) else got[0]]
-        assert str(got[0]) in (arguments, str(expected))
+        # C117: JSON of another type is given as its value, what is no JSON as the text.
+        values: dict[str, object] = {"[1]": [1], '"str"': "str"}
+        assert got == [values.get(arguments, arguments)]
         assert life.results() == {"c1": "seen"}
         check(life.session)
 
