@@ -90,6 +90,10 @@ class Checkpoints:
             f"{len(self._cancelled):,} cancelled at, {len(self.unreached):,} never reached"
         )
 
+    def fresh(self) -> Checkpoints:
+        """The same points, where nothing has been found yet. Reads no file again."""
+        return Checkpoints(self.points, self._files)
+
     def findings(self) -> tuple[frozenset[int], frozenset[int]]:
         """What was found, for `add` in another process."""
         return frozenset(self._reached), frozenset(self._cancelled)

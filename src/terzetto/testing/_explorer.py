@@ -92,7 +92,7 @@ def explore(
     """
     play = Play(
         scenario=scenario,
-        make_adapter=_maker(scenario, model),
+        make_adapter=maker(scenario, model),
         check=check,
         invariants=invariants,
         seed=seed,
@@ -103,7 +103,7 @@ def explore(
         return _explore(play, shown, sources, limit, stride)
 
 
-def _maker(scenario: Scenario, model: MakeAdapter | Answers | None) -> MakeAdapter:
+def maker(scenario: Scenario, model: MakeAdapter | Answers | None) -> MakeAdapter:
     if model is None:
         model = getattr(scenario, "model", ())
     return model if callable(model) else scripted(model)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Literal, TypeAlias, cast
 
 import trio
@@ -148,21 +148,26 @@ class Stage:
     def watch(self, tool: Tool) -> Tool:
         """*tool* with a body that the explorer knows of: whether it ran, when, how it ended.
 
-        For tools that are not given to `open_engine`. Plain functions are not watched.
+        For tools that are not given to `open_engine`.
         """
-        if not tool.is_async:
-            return tool
         given, injected = tool.injects, tool.injects or "terzetto_run"
 
-        async def body(*args: object, **kwargs: object) -> object:
+        def taken(kwargs: dict[str, object]) -> ToolRun:
             run = kwargs[injected]
             assert isinstance(run, ToolRun)
             if given is None:
                 del kwargs[injected]
-            async with self.body(run):
+            return run
+
+        async def awaited(*args: object, **kwargs: object) -> object:
+            async with self.body(taken(kwargs)):
                 return await cast(Awaitable[object], tool.body(*args, **kwargs))
 
-        return evolve(tool, body=body, injects=injected)
+        def plain(*args: object, **kwargs: object) -> object:
+            with self._recorded(taken(kwargs), cancelled=False):  # a thread has no scope
+                return tool.body(*args, **kwargs)
+
+        return evolve(tool, body=awaited if tool.is_async else plain, injects=injected)
 
     @asynccontextmanager
     async def body(self, run: ToolRun) -> AsyncIterator[None]:
@@ -171,17 +176,23 @@ class Stage:
         if mine in self._running:
             yield
             return
+        self._running.add(mine)
+        try:
+            with self._recorded(run, trio.current_effective_deadline() == -math.inf):
+                yield
+        finally:
+            self._running.discard(mine)
+
+    @contextmanager
+    def _recorded(self, run: ToolRun, cancelled: bool) -> Iterator[None]:
         events = run.agent.session.events
-        cancelled = trio.current_effective_deadline() == -math.inf
         record = BodyRecord(run.call_id, len(events), cancelled)
         self.bodies.append(record)
-        self._running.add(mine)
         try:
             self._strike_inside("body")
             yield
             record.returned = True
         finally:
-            self._running.discard(mine)
             record.left_at = len(events)
 
     def struck_now(self, text: str = "") -> None:

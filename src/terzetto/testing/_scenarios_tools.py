@@ -1,0 +1,312 @@
+"""Shipped scenarios of tools: how bodies end, and who waits for whom."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+
+import trio
+
+from .. import (
+    Allow,
+    Ask,
+    Deny,
+    Read,
+    Tool,
+    ToolCallHook,
+    ToolOutcome,
+    ToolResultHook,
+    ToolRun,
+    Write,
+    tool,
+)
+from ..llm.scripted import Delay, answer, call, say
+from ._life import Scenario
+from ._recording import Answers, MakeAdapter
+from ._stage import Stage
+
+
+async def batch(stage: Stage) -> None:
+    """Five calls, two slots, a barrier between them, results in another order."""
+
+    @tool(parallel=True)
+    async def look(ticks: int) -> str:
+        """Look."""
+        await trio.sleep(ticks / 10)
+        return "seen"
+
+    @tool
+    async def alone() -> str:
+        """Alone."""
+        await trio.sleep(0.1)
+        return "done"
+
+    async with (
+        stage.open_engine([look, alone], max_parallel_tool_calls=2) as engine,
+        stage.open_agent(engine) as agent,
+    ):
+        stage.send("followup", "go")
+        await agent.wait_idle()
+
+
+_LOOKS = [call("look", ticks=3), call("look", ticks=1), call("look", ticks=1)]
+BATCH: Answers = [answer(say("Looking."), *_LOOKS, call("alone"), call("look", ticks=1)), "Done."]
+
+
+async def touching(stage: Stage) -> None:
+    """Calls that say what they read and write: some overlap, some wait for each other."""
+
+    @tool(touches=lambda arguments: [Read(str(arguments["path"]))])
+    async def look(path: str) -> str:
+        """Look."""
+        await trio.sleep(0.2)
+        return path
+
+    @tool(touches=lambda arguments: [Write(str(arguments["path"]))])
+    async def write(path: str) -> str:
+        """Write."""
+        await trio.sleep(0.1)
+        return path
+
+    async with stage.open_engine([look, write]) as engine, stage.open_agent(engine) as agent:
+        stage.send("followup", "go")
+        await agent.wait_idle()
+
+
+TOUCHING: Answers = [
+    answer(
+        call("look", path="a"),
+        call("look", path="a"),
+        call("write", path="b"),
+        call("write", path="a"),
+        call("look", path="b"),
+    ),
+    "Done.",
+]
+
+
+async def broken(stage: Stage) -> None:
+    """A body that raises, one that is too slow, wrong arguments, and a tool that is not there."""
+
+    @tool(parallel=True)
+    async def fails() -> str:
+        """Fails."""
+        await trio.sleep(0.05)
+        raise ValueError("as designed")
+
+    @tool(parallel=True, timeout=0.15)
+    async def late() -> str:
+        """Late, and slow to give up."""
+        try:
+            await trio.sleep(1)
+        finally:
+            with trio.CancelScope(shield=True):
+                await trio.sleep(0.1)
+        return "late"
+
+    @tool(parallel=True)
+    async def counts(number: int) -> str:
+        """Count."""
+        return str(number)
+
+    async with (
+        stage.open_engine([fails, late, counts]) as engine,
+        stage.open_agent(engine) as agent,
+    ):
+        stage.send("followup", "go")
+        await agent.wait_idle()
+
+
+BROKEN: Answers = [
+    answer(call("fails"), call("late"), call("counts", number="many"), call("absent")),
+    "Sorry.",
+]
+
+
+async def swallowing(stage: Stage) -> None:
+    """A body that swallows its cancel and returns, and one that raises in its place."""
+
+    @tool(parallel=True)
+    async def swallow() -> str:
+        """Swallow."""
+        with trio.CancelScope() as mine:
+            try:
+                await trio.sleep(0.2)
+            except trio.Cancelled:
+                mine.cancel()
+                return "swallowed"
+        return "slept"
+
+    @tool(parallel=True)
+    async def replaces() -> str:
+        """Raise something else."""
+        try:
+            await trio.sleep(0.1)
+        except trio.Cancelled:
+            raise OSError("lost the connection") from None
+        return "slept"
+
+    async with (
+        stage.open_engine([swallow, replaces]) as engine,
+        stage.open_agent(engine) as agent,
+    ):
+        stage.send("followup", "go")
+        await agent.wait_idle()
+
+
+SWALLOWING: Answers = [answer(call("swallow"), call("replaces")), answer(Delay(0.1), "Done.")]
+
+
+async def shielding(stage: Stage) -> None:
+    """A body that finishes under a shield beside one that gives way; two more behind them."""
+
+    @tool(parallel=True)
+    async def stubborn() -> str:
+        """Stubborn."""
+        with trio.CancelScope(shield=True):
+            await trio.sleep(0.3)
+        return "all the same"
+
+    @tool(parallel=True)
+    async def meek() -> str:
+        """Meek."""
+        await trio.sleep(0.2)
+        return "done"
+
+    async with (
+        stage.open_engine([stubborn, meek], max_parallel_tool_calls=2) as engine,
+        stage.open_agent(engine) as agent,
+    ):
+        stage.send("followup", "go")
+        await agent.wait_idle()
+
+
+SHIELDING: Answers = [answer(call("stubborn"), call("meek"), call("meek"), call("meek")), "Done."]
+
+
+async def context(stage: Stage) -> None:
+    """Tools that add context to the next step, input that waits, and one that ends the turn."""
+
+    @tool(parallel=True)
+    async def note(run: ToolRun) -> str:
+        """Note."""
+        run.defer_context("noted")
+        await trio.sleep(0.1)
+        run.defer_context("noted again")
+        return "ok"
+
+    @tool
+    async def finish(run: ToolRun) -> str:
+        """Finish."""
+        stage.send("inject", "for the next turn")
+        await trio.sleep(0.1)
+        run.conclude_turn()
+        return "finished"
+
+    async with stage.open_engine([note, finish]) as engine, stage.open_agent(engine) as agent:
+        agent.scope.add_context("place", "here")
+        stage.send("inject", "by the way")
+        stage.send("followup", "go")
+        await agent.wait_idle()
+        stage.send("followup", "and now?")
+        await agent.wait_idle()
+
+
+CONTEXT: Answers = [answer(call("note"), call("note")), answer(call("finish")), "Well."]
+
+
+async def threaded(stage: Stage) -> None:
+    """Plain functions: two of them, in threads, behind an awaited one."""
+
+    @tool(parallel=True)
+    def count(number: int) -> str:
+        """Count."""
+        return str(number + 1)
+
+    @tool
+    async def alone() -> str:
+        """Alone."""
+        await trio.sleep(0.1)
+        return "done"
+
+    async with stage.open_engine([count, alone]) as engine, stage.open_agent(engine) as agent:
+        stage.send("followup", "go")
+        await agent.wait_idle()
+
+
+THREADED: Answers = [answer(call("alone"), call("count", number=1), call("count", number=2)), "Ok."]
+
+
+async def reviewed(stage: Stage) -> None:
+    """Listeners at every stage of a call, waiting, deaf and refusing; three slots, a barrier."""
+
+    @tool(parallel=True)
+    async def plain(run: ToolRun) -> str:
+        """Plain."""
+        run.defer_context("from plain")
+        await trio.sleep(0.2)
+        return "plain"
+
+    @tool(parallel=True)
+    async def deaf() -> str:
+        """Deaf."""
+        await trio.sleep(0.1)
+        return "deaf"
+
+    @tool(parallel=True)
+    async def refused() -> str:
+        """Refused."""
+        raise AssertionError("policy let it through")
+
+    @tool
+    async def alone() -> str:
+        """Alone."""
+        await trio.sleep(0.1)
+        return "alone"
+
+    async def before(
+        hook: ToolCallHook, proceed: Callable[[], Awaitable[Allow | Deny | Ask]]
+    ) -> Allow | Deny | Ask:
+        with trio.CancelScope(shield=hook.call.name == "deaf"):
+            await trio.sleep(0.05)
+        return Deny("no") if hook.call.name == "refused" else await proceed()
+
+    async def around(
+        hook: ToolCallHook, proceed: Callable[[], Awaitable[ToolOutcome]]
+    ) -> ToolOutcome:
+        await trio.sleep(0.01)
+        outcome = await proceed()
+        await trio.sleep(0.01)
+        return outcome
+
+    async def after(
+        hook: ToolResultHook, proceed: Callable[[], Awaitable[ToolOutcome]]
+    ) -> ToolOutcome:
+        # What returned must be kept (invariant 5), so this review does not give way.
+        with trio.CancelScope(shield=True):
+            await trio.sleep(0.03)
+        return await proceed()
+
+    tools: list[Tool] = [plain, deaf, refused, alone]
+    async with stage.open_engine(tools, max_parallel_tool_calls=3) as engine:
+        hooks = engine.scope.hooks
+        hooks.tool_pre_execute.listen(before)
+        hooks.tool_execute.listen(around)
+        hooks.tool_post_execute.listen(after)
+        async with stage.open_agent(engine) as agent:
+            stage.send("followup", "go")
+            await agent.wait_idle()
+
+
+REVIEWED: Answers = [answer(*map(call, ["plain", "deaf", "refused", "alone", "plain"])), "Done."]
+
+
+TOOLS: Mapping[str, tuple[Scenario, MakeAdapter | Answers]] = {
+    "batch": (batch, BATCH),
+    "touching": (touching, TOUCHING),
+    "broken": (broken, BROKEN),
+    "swallowing": (swallowing, SWALLOWING),
+    "shielding": (shielding, SHIELDING),
+    "context": (context, CONTEXT),
+    "threaded": (threaded, THREADED),
+    "reviewed": (reviewed, REVIEWED),
+}

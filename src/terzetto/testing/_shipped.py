@@ -1,0 +1,35 @@
+"""The scenarios that are shipped: their names, and where they come from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from attrs import field, frozen
+
+from ._life import Scenario
+from ._recording import Answers, MakeAdapter
+from ._scenarios_lives import LIVES
+from ._scenarios_tools import TOOLS
+from ._scenarios_turns import TURNS
+
+
+@frozen
+class Shipped:
+    """A scenario with its model. *does* is its first line, for ``--list``."""
+
+    name: str
+    scenario: Scenario = field(repr=False)
+    model: MakeAdapter | Answers = field(repr=False)
+
+    @property
+    def does(self) -> str:
+        return (self.scenario.__doc__ or "").strip().partition("\n")[0]
+
+
+def _shipped() -> Mapping[str, Shipped]:
+    found = {**TURNS, **TOOLS, **LIVES}
+    return {name: Shipped(name, scenario, model) for name, (scenario, model) in found.items()}
+
+
+SHIPPED = _shipped()
+"""In the order in which they are explored."""
