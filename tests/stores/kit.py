@@ -8,9 +8,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from terzetto.stores import JsonlStore, MemoryStore, Store, WriteHandle
+from terzetto.testing import SimulatedDisk
 from terzetto.vocabulary import Event, SessionHeader, SessionId, TurnStart
 
-KINDS = ["memory", "jsonl"]
+KINDS = ["memory", "jsonl", "simulated"]
 BAD_IDS = ["../evil", "/etc/passwd", "a/b", "..", ".", "", "a\x00b", "a\\b", "\n", "x" * 300]
 HEADER = SessionHeader(id=SessionId("s"), created_ms=5)
 
@@ -18,7 +19,13 @@ HEADER = SessionHeader(id=SessionId("s"), created_ms=5)
 @contextmanager
 def fresh(kind: str, **options: Any) -> Iterator[Store]:
     with tempfile.TemporaryDirectory() as folder:
-        yield MemoryStore(**options) if kind == "memory" else JsonlStore(folder, **options)
+        match kind:
+            case "memory":
+                yield MemoryStore(**options)
+            case "simulated":
+                yield SimulatedDisk(**options)
+            case _:
+                yield JsonlStore(folder, **options)
 
 
 def turn(seq: int) -> Event:

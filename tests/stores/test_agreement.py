@@ -25,9 +25,10 @@ from tests.strategies import logs, session_headers, session_ids
 
 from terzetto.stores import JsonlStore, MemoryStore, Store, WriteHandle
 from terzetto.stores._base import LONGEST_NAME, escape_id
+from terzetto.testing import SimulatedDisk
 from terzetto.vocabulary import Event, InvalidValue, SessionHeader, SessionId
 
-KINDS = ["memory", "jsonl"]
+KINDS = ["memory", "jsonl", "simulated"]
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -41,7 +42,8 @@ def _no_syncs() -> Iterator[None]:
 @contextmanager
 def fresh(kind: str) -> Iterator[Store]:
     with tempfile.TemporaryDirectory() as folder:
-        yield MemoryStore() if kind == "memory" else JsonlStore(folder)
+        simple = MemoryStore() if kind == "memory" else SimulatedDisk()
+        yield JsonlStore(folder) if kind == "jsonl" else simple
 
 
 slow = settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])

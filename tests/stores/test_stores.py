@@ -14,6 +14,7 @@ import trio
 import trio.testing
 
 from terzetto.stores import JsonlStore, MemoryStore, Store, WriteHandle
+from terzetto.testing import SimulatedDisk
 from terzetto.vocabulary import (
     CorruptLog,
     Event,
@@ -29,7 +30,7 @@ from terzetto.vocabulary import (
     UsageError,
 )
 
-KINDS = ["memory", "jsonl"]
+KINDS = ["memory", "jsonl", "simulated"]
 BAD_IDS = ["../evil", "/etc/passwd", "a/b", "..", ".", "", "a\x00b", "a\\b", "\n", "x" * 300]
 HEADER = SessionHeader(id=SessionId("s"), created_ms=5)
 
@@ -37,7 +38,13 @@ HEADER = SessionHeader(id=SessionId("s"), created_ms=5)
 @contextmanager
 def fresh(kind: str, **options: Any) -> Iterator[Store]:
     with tempfile.TemporaryDirectory() as folder:
-        yield MemoryStore(**options) if kind == "memory" else JsonlStore(folder, **options)
+        match kind:
+            case "memory":
+                yield MemoryStore(**options)
+            case "simulated":
+                yield SimulatedDisk(**options)
+            case _:
+                yield JsonlStore(folder, **options)
 
 
 @pytest.fixture(params=KINDS)
@@ -193,7 +200,9 @@ async def test_ids_that_cannot_be_names_are_refused_before_any_file(
     bad: str, kind: str, tmp_path: Path
 ) -> None:
     folder = tmp_path / "inner" / "sessions"
-    made = MemoryStore() if kind == "memory" else JsonlStore(folder)
+    made: Store = JsonlStore(folder)
+    if kind != "jsonl":
+        made = MemoryStore() if kind == "memory" else SimulatedDisk()
     for attempt in (
         lambda: made.create(SessionHeader(id=SessionId(bad), created_ms=0)),
         lambda: made.open(bad),

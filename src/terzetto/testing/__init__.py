@@ -1,9 +1,17 @@
 """What your own tests can import: the explorer of cancellations and its invariants."""
 
 from ._checkpoints import Checkpoint as Checkpoint, Checkpoints as Checkpoints
+from ._crashes import explore_crashes as explore_crashes
+from ._disk import (
+    DiskHandle as DiskHandle,
+    DiskOperation as DiskOperation,
+    Latency as Latency,
+    SimulatedDisk as SimulatedDisk,
+)
 from ._explorer import (
     Report as Report,
     Violation as Violation,
+    calling as calling,
     explore as explore,
 )
 from ._invariants import (

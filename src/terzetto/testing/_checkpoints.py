@@ -25,6 +25,8 @@ from typing import Any, Literal, TypeAlias
 import trio
 from attrs import define, field, frozen
 
+from ..vocabulary import InvalidValue
+
 Kind: TypeAlias = Literal["await", "async for", "async with"]
 _Span: TypeAlias = tuple[int, int, int, int]
 
@@ -188,9 +190,12 @@ def _paths(sources: Iterable[ModuleType | str | Path]) -> Iterator[tuple[Path, P
     """Every source file, with the folder that its name is told from."""
     for source in sources:
         if isinstance(source, ModuleType):
-            if source.__file__ is None:
-                raise ValueError(f"checkpoints: {source.__name__} has no source file")
-            path = Path(source.__file__)
+            file = getattr(source, "__file__", None)
+            if file is None:
+                raise InvalidValue(
+                    f"checkpoints: expected a module with a source file, got {source.__name__!r}"
+                )
+            path = Path(file)
             path = path.parent if path.name == "__init__.py" else path
         else:
             path = Path(source).absolute()

@@ -7,6 +7,7 @@ the order of the scenarios, whichever is ready first.
 from __future__ import annotations
 
 import argparse
+import logging
 import multiprocessing
 import os
 import sys
@@ -21,6 +22,8 @@ from typing import TypeAlias
 from attrs import define, field, frozen
 
 from ._checkpoints import Checkpoints
+from ._crashes import POWER_CUT, cut_power, explore_crashes
+from ._disk import Latency
 from ._explorer import Report, Violation, explore, maker, problems_of
 from ._life import Play, ctrl_c_heard, run
 from ._shipped import SHIPPED
@@ -46,6 +49,7 @@ ENGINE = (
 )
 """Whose checkpoints are counted: paths under the package."""
 
+_NAMES = [*(source.name for source in SOURCES), POWER_CUT]
 _BY_NAME = {source.name: source for source in SOURCES}
 _Findings: TypeAlias = tuple[frozenset[int], frozenset[int]]
 
@@ -64,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if options.list:
             return _list()
         scenarios = options.scenario or list(SHIPPED)
-        sources = options.source or list(_BY_NAME)
+        sources = options.source or _NAMES
         if options.point is not None:
             return _replay(scenarios, sources, options.point, options.seed)
         return _explore_all(scenarios, sources, options)
@@ -80,7 +84,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--all", action="store_true", help="every scenario and every source (the default)")
     add("--list", action="store_true", help="show the scenarios and the sources")
     add("--scenario", action="append", choices=list(SHIPPED), metavar="NAME", help="only this one")
-    add("--source", action="append", choices=list(_BY_NAME), metavar="NAME", help="only this one")
+    add("--source", action="append", choices=_NAMES, metavar="NAME", help="only this one")
     add("--stride", type=_positive, default=1, metavar="N", help="strike every N points")
     add("--point", type=_positive, metavar="N", help="one run, with its log; needs the two names")
     add("--seed", type=int, default=0, metavar="N", help="of the scheduler (0)")
@@ -96,13 +100,14 @@ def _positive(text: str) -> int:
 
 
 def _list() -> int:
-    width = max(map(len, [*SHIPPED, *_BY_NAME]))
+    width = max(map(len, [*SHIPPED, *_NAMES]))
     print("scenarios")
     for name, shipped in SHIPPED.items():
         print(f"  {name:{width}}  {shipped.does}")
     print("sources")
     for source in SOURCES:
         print(f"  {source.name:{width}}  a turn that it cuts ends by {source.cause}")
+    print(f"  {POWER_CUT:{width}}  a turn that it cuts is ended by the next resume, Interrupted()")
     return 0
 
 
@@ -113,10 +118,13 @@ def _replay(scenarios: Sequence[str], sources: Sequence[str], point: int, seed: 
     if len(scenarios) != 1 or len(sources) != 1:
         print("--point needs one --scenario and one --source", file=sys.stderr)
         return 2
-    shipped, source = SHIPPED[scenarios[0]], _BY_NAME[sources[0]]
+    shipped = SHIPPED[scenarios[0]]
     play = Play(
         scenario=shipped.scenario, make_adapter=maker(shipped.scenario, shipped.model), seed=seed
     )
+    if sources[0] == POWER_CUT:
+        return _replay_cut(play, shipped.name, point)
+    source = _BY_NAME[sources[0]]
     with ctrl_c_heard():
         unstruck, outcome = run(play), run(play, source, point)
     stage = outcome.stage
@@ -128,6 +136,25 @@ def _replay(scenarios: Sequence[str], sources: Sequence[str], point: int, seed: 
         strike = f"struck by {source.name}; {stage.strike_text}"
         print("\n".join(traced(session.events, length if stage.struck else None, strike)))
     problems = problems_of(outcome, unstruck, source) if stage.struck else outcome.problems
+    return _told(problems)
+
+
+def _replay_cut(play: Play, name: str, point: int) -> int:
+    with ctrl_c_heard():
+        cut = cut_power(play, point, Latency.of(0.05))
+        print(f"{name}, {POWER_CUT}, point {point}, seed {play.seed}")
+        problems: list[str] = []
+        for life in cut.lives:
+            resumed = life.resumed(play)
+            problems += resumed.problems
+            print(f"\nsession {life.session_id}, {life.how}")
+            if resumed.session is not None:
+                strike = "the power is cut; resumed"
+                print("\n".join(traced(resumed.session.events, life.stored, strike)))
+    return _told(problems)
+
+
+def _told(problems: Sequence[str]) -> int:
     print(f"\n{len(problems)} violations")
     for problem in problems:
         print(f"  {problem}")
@@ -162,8 +189,19 @@ class _Result:
 
 
 def _work(unit: _Unit) -> _Result:
+    # What the engine reports of runs that are cut short is no news here.
+    logging.getLogger("terzetto").addHandler(logging.NullHandler())
     began = time.process_time()
     shipped, checkpoints = SHIPPED[unit.scenario], engine_checkpoints().fresh()
+    if unit.source == POWER_CUT:
+        report = explore_crashes(
+            shipped.scenario,
+            shipped.model,
+            name=shipped.name,
+            seed=unit.seed,
+            stride=unit.stride,
+        )
+        return _Result(report, time.process_time() - began, checkpoints.findings())
     report = explore(
         shipped.scenario,
         shipped.model,

@@ -16,12 +16,14 @@ from collections.abc import Sequence
 
 from attrs import define, field, frozen
 
+from ..llm.scripted import call
+from ..tools import Tool
 from ..vocabulary import Aborted, DisposedCause, Event, ParentCause, TurnEnd, UserCause
 from ._checkpoints import Checkpoints
 from ._invariants import check_invariants
 from ._life import Check, Invariants, Outcome, Play, Scenario, ctrl_c_heard, run
 from ._recording import Answers, MakeAdapter, scripted
-from ._stage import SOURCES, Source
+from ._stage import SOURCES, Source, Stage
 
 
 @frozen
@@ -101,6 +103,24 @@ def explore(
     shown = name if name is not None else getattr(scenario, "__name__", "scenario")
     with ctrl_c_heard():
         return _explore(play, shown, sources, limit, stride)
+
+
+def calling(tool: Tool, /, **arguments: object) -> Scenario:
+    """The shortest scenario: an agent whose model calls *tool* once, with *arguments*.
+
+    It brings its own model, so ``explore(calling(save, path="a.txt"))`` says whether ``save``
+    keeps the engine's promises wherever it is cancelled. What else must hold goes into
+    ``check=``, or into a scenario of your own.
+    """
+
+    async def scenario(stage: Stage) -> None:
+        async with stage.open_engine([tool]) as engine, stage.open_agent(engine) as agent:
+            stage.send("followup", "go")
+            await agent.wait_idle()
+
+    scenario.__name__ = tool.name
+    scenario.model = [call(tool.name, arguments), "Done."]  # type: ignore[attr-defined]
+    return scenario
 
 
 def maker(scenario: Scenario, model: MakeAdapter | Answers | None) -> MakeAdapter:

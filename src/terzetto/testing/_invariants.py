@@ -46,13 +46,17 @@ from ._input import InputFold
 
 @define(eq=False)
 class BodyRecord:
-    """One tool body that ran. Positions are numbers of events in the log at that moment."""
+    """One tool body that ran. Positions are numbers of events in the log at that moment.
+
+    *agent_id*: of the agent that ran it, None if nobody noted it.
+    """
 
     call_id: CallId
     entered_at: int
     cancelled_at_entry: bool
     left_at: int | None = None
     returned: bool = False
+    agent_id: SessionId | None = None
 
 
 @frozen

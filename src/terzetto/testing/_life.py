@@ -67,7 +67,7 @@ def run(play_: Play, source: Source | None = None, point: int = 0) -> Outcome:
         mine = session is stage.session
         evidence = Evidence(
             list(session.events),
-            stage.bodies if mine else None,
+            [b for b in stage.bodies if b.agent_id == session.id] if mine else None,
             stage.sent if mine else (),
             stage.reviewed,
             stage.set_aside,
@@ -89,8 +89,11 @@ def _hangs(play_: Play, stage: Stage, striker: _Striker) -> bool:
 
     async def main() -> None:
         baseline = trio.lowlevel.current_statistics().tasks_living
-        with stage.scope:
-            await play_.scenario(stage)
+        try:
+            with stage.scope:
+                await play_.scenario(stage)
+        finally:
+            problems.extend(stage.left_behind())
         left = trio.lowlevel.current_statistics().tasks_living - baseline
         if left:
             problems.append(f"7. {left} tasks are alive after the engine was left")
@@ -156,8 +159,26 @@ def _drift(session: Session) -> list[str]:
 
 def second_life(play_: Play, session: Session, store: Store) -> list[str]:
     """Resume the stored session and follow up: its request must be valid (invariant 8)."""
-    session_id, problems = session.id, list[str]()
     before = list(session.events)
+    resumed = resume(play_, session.id, store)
+    if resumed.session is not None and list(resumed.session.events)[: len(before)] != before:
+        resumed.problems.append("8. the stored log differs from the one in memory")
+    return resumed.problems
+
+
+@define
+class Resumed:
+    """A session's second life. *length* is that of its log when it was opened again."""
+
+    problems: list[str] = field(factory=list)
+    session: Session | None = None
+    length: int = 0
+
+
+def resume(play_: Play, session_id: SessionId, store: Store) -> Resumed:
+    """Resume a session and follow up once."""
+    found = Resumed()
+    problems = found.problems
 
     async def main() -> None:
         adapter = Recording(play_.make_adapter())
@@ -165,8 +186,7 @@ def second_life(play_: Play, session: Session, store: Store) -> list[str]:
             open_engine(adapters=[adapter], store=store, now_ms=Ticks()) as engine,
             engine.open_agent(resume=session_id) as agent,
         ):
-            if list(agent.session.events)[: len(before)] != before:
-                problems.append("8. the stored log differs from the one in memory")
+            found.session, found.length = agent.session, len(agent.session.events)
             if agent.model.current() is None:
                 agent.model.select(adapter.provider, "m")
             agent.inbox.clear()
@@ -182,7 +202,7 @@ def second_life(play_: Play, session: Session, store: Store) -> list[str]:
         play(main, seed=play_.seed)
     except BaseException as error:  # reported, not raised
         problems.append(f"8. the second life failed: {type(error).__name__}: {error}")
-    return problems
+    return found
 
 
 @contextmanager

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from typing import TypeVar
 
 import trio
 
-from .. import Request, ToolRun, tool
-from ..llm.scripted import Answer, Delay, ScriptedModel, answer, call, say
+from .. import Request, RequestFailed, Retry, Tool, ToolRun, tool
+from ..llm.scripted import Answer, Delay, ScriptedModel, answer, call, finish_error, say, think
+from ..vocabulary import TurnEnd
+from ._disk import Latency, SimulatedDisk
 from ._life import Scenario
 from ._recording import Answers, MakeAdapter
 from ._scenarios_turns import REFUSED, nursery_of_the_host, slowly
 from ._stage import Stage
+
+T = TypeVar("T")
+D = TypeVar("D")
 
 
 async def maintenance(stage: Stage) -> None:
@@ -105,9 +111,118 @@ async def disposed(stage: Stage) -> None:
         stage.send("followup", "while it drains")
 
 
+async def slow_disk(stage: Stage) -> None:
+    """Every write takes its time; the agent is left while an ending is being flushed."""
+    if not isinstance(stage.store, SimulatedDisk):
+        stage.store = SimulatedDisk(Latency.of(0.1))
+
+    @tool(parallel=True)
+    async def look() -> str:
+        """Look."""
+        await trio.sleep(0.1)
+        return "seen"
+
+    async with stage.open_engine([look]) as engine, stage.open_agent(engine) as agent:
+        stage.send("followup", "look")
+        stage.send("followup", "then")
+        await agent.wait_status("running")
+        with trio.move_on_after(10):  # a turn that was cut before it opened never ends
+            async for event in agent.session.follow():
+                if isinstance(event.data, TurnEnd):
+                    stage.send("steer", "late")
+                    break
+
+
+SLOW_DISK: Answers = [
+    answer(say("Looking."), call("look"), call("look")),
+    answer(Delay(0.1), "Ok."),
+]
+
+
+async def everything(stage: Stage) -> None:
+    """One life with a batch of every kind, a retry, steering, listeners and two turns."""
+
+    @tool(parallel=True)
+    async def look(path: str, run: ToolRun) -> str:
+        """Look at a file."""
+        await trio.sleep(0.1 if path == "a" else 0.2)
+        run.defer_context(f"looked at {path}")
+        return path
+
+    @tool
+    async def write(path: str) -> str:
+        """Write a file, alone."""
+        await trio.sleep(0.1)
+        return "written"
+
+    @tool(parallel=True)
+    async def stubborn() -> str:
+        """Clean up under a shield, and return all the same."""
+        with trio.CancelScope(shield=True):
+            await trio.sleep(0.3)
+        return "finished anyway"
+
+    @tool(parallel=True)
+    async def broken() -> str:
+        """Fail."""
+        await trio.sleep(0.05)
+        raise ValueError("broken as designed")
+
+    async def retry(failed: RequestFailed, proceed: object) -> Retry:
+        await trio.sleep(0.1)
+        return Retry()
+
+    async def review(value: T, proceed: Callable[[], Awaitable[D]]) -> D:
+        await trio.lowlevel.checkpoint()
+        return await proceed()
+
+    async def reflect(value: object) -> None:
+        await trio.lowlevel.checkpoint()
+
+    tools: list[Tool] = [look, write, stubborn, broken]
+    async with stage.open_engine(tools, max_parallel_tool_calls=2) as engine:
+        hooks = engine.scope.hooks
+        hooks.request_error.listen(retry)
+        hooks.pre_step.listen(review)
+        hooks.assemble.listen(review)
+        hooks.request.listen(review)
+        hooks.turn_stopping.listen(reflect)
+        async with stage.open_agent(engine) as agent:
+            agent.scope.add_context("place", "here")
+            stage.send("inject", "by the way")
+            stage.send("followup", "look at both")
+            stage.send("followup", "and then this")
+            with trio.move_on_after(5):
+                await agent.session.follow().__anext__()
+                await trio.sleep(0.25)
+                stage.send("steer", "hurry")
+            await engine.wait_idle()
+
+
+EVERYTHING: Answers = [
+    answer(
+        think("let me see"),
+        Delay(0.1),
+        say("I will look at both files now."),
+        call("look", path="a"),
+        call("look", path="b"),
+        call("write", path="c"),
+        call("stubborn"),
+        call("broken"),
+        call("absent"),
+    ),
+    answer(say("half an ans"), finish_error(code="SERVER", message="overloaded")),
+    answer(Delay(0.1), say("Both are short."), Delay(0.1)),
+    answer(say("Steered, then."), Delay(0.1), say(" Done.")),
+    answer(Delay(0.1), say("The second turn.")),
+]
+
+
 LIVES: Mapping[str, tuple[Scenario, MakeAdapter | Answers]] = {
     "maintenance": (maintenance, slowly("first", "second")),
     "resumed": (resumed, slowly("first", "second")),
     "family": (family, family_model),
     "disposed": (disposed, [call("stubborn")]),
+    "slow disk": (slow_disk, SLOW_DISK),
+    "everything": (everything, EVERYTHING),
 }

@@ -10,6 +10,7 @@ from .. import (
     Allow,
     Ask,
     Deny,
+    LongResult,
     Read,
     Tool,
     ToolCallHook,
@@ -53,35 +54,83 @@ BATCH: Answers = [answer(say("Looking."), *_LOOKS, call("alone"), call("look", t
 
 
 async def touching(stage: Stage) -> None:
-    """Calls that say what they read and write: some overlap, some wait for each other."""
+    """Readers and writers of two files, three at once; no two bodies that conflict overlap."""
+    inside: dict[str, list[str]] = {}
 
-    @tool(touches=lambda arguments: [Read(str(arguments["path"]))])
-    async def look(path: str) -> str:
-        """Look."""
-        await trio.sleep(0.2)
-        return path
-
-    @tool(touches=lambda arguments: [Write(str(arguments["path"]))])
-    async def write(path: str) -> str:
-        """Write."""
+    @tool(parallel=lambda arguments: arguments["path"] == "both")
+    async def stat(path: str) -> str:
+        """Look at the folder."""
         await trio.sleep(0.1)
         return path
 
-    async with stage.open_engine([look, write]) as engine, stage.open_agent(engine) as agent:
+    @tool(touches=lambda arguments: [Read(str(arguments["path"]))])
+    async def read(path: str) -> str:
+        """Read a file."""
+        return await use("read", path)
+
+    @tool(touches=lambda arguments: {Write(str(arguments["path"]))})
+    async def write(path: str) -> str:
+        """Write a file, and clean up under a shield."""
+        return await use("write", path)
+
+    async def use(how: str, path: str) -> str:
+        others = inside.setdefault(path, [])
+        if others and (how == "write" or "write" in others):
+            stage.problems.append(f"a {how} of {path} during {others}")
+        others.append(how)
+        try:
+            await trio.sleep(0.1)
+        finally:
+            if how == "write":
+                with trio.CancelScope(shield=True):
+                    await trio.sleep(0.1)
+            others.remove(how)
+        return path
+
+    tools: list[Tool] = [stat, read, write]
+    async with (
+        stage.open_engine(tools, max_parallel_tool_calls=3) as engine,
+        stage.open_agent(engine) as agent,
+    ):
         stage.send("followup", "go")
         await agent.wait_idle()
 
 
+_PLAN = ["read a", "read a", "write a", "write b", "read a", "stat both", "read b", "stat c"]
 TOUCHING: Answers = [
-    answer(
-        call("look", path="a"),
-        call("look", path="a"),
-        call("write", path="b"),
-        call("write", path="a"),
-        call("look", path="b"),
-    ),
+    answer(*(call(name, path=path) for name, path in map(str.split, _PLAN))),
     "Done.",
 ]
+
+
+async def spilling(stage: Stage) -> None:
+    """Two long results at once, each kept by a spill that takes its time and cleans up."""
+
+    @tool(parallel=True, max_result_bytes=200)
+    async def dump() -> str:
+        """Dump."""
+        await trio.sleep(0.1)
+        return "long " * 100
+
+    async def spill(result: LongResult) -> str:
+        if result.text != "long " * 100:
+            stage.problems.append(f"spilled {result.text!r}")
+        try:
+            await trio.sleep(0.1)
+        finally:
+            with trio.CancelScope(shield=True):
+                await trio.sleep(0.1)
+        return f"kept/{result.call_id}"
+
+    async with (
+        stage.open_engine([dump], spill=spill) as engine,
+        stage.open_agent(engine) as agent,
+    ):
+        stage.send("followup", "go")
+        await agent.wait_idle()
+
+
+SPILLING: Answers = [answer(call("dump"), call("dump")), answer(Delay(0.1), "Done.")]
 
 
 async def broken(stage: Stage) -> None:
@@ -303,6 +352,7 @@ REVIEWED: Answers = [answer(*map(call, ["plain", "deaf", "refused", "alone", "pl
 TOOLS: Mapping[str, tuple[Scenario, MakeAdapter | Answers]] = {
     "batch": (batch, BATCH),
     "touching": (touching, TOUCHING),
+    "spilling": (spilling, SPILLING),
     "broken": (broken, BROKEN),
     "swallowing": (swallowing, SWALLOWING),
     "shielding": (shielding, SHIELDING),

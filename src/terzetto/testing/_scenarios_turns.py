@@ -85,15 +85,16 @@ async def asking(stage: Stage) -> None:
     """Three asks behind a prompt; one gives up while it is pending, one while claimed."""
     async with stage.open_engine() as engine, stage.open_agent(engine) as agent:
 
-        async def ask(text: str, patience: float) -> None:
+        async def ask(text: str, after: float, patience: float) -> None:
+            await trio.sleep(after)
             with suppress(*REFUSED), trio.move_on_after(patience):
                 await agent.ask(text)
 
         stage.send("followup", "first")
         async with nursery_of_the_host() as nursery:
-            nursery.start_soon(ask, "patient", 100)
-            nursery.start_soon(ask, "pending", 0.15)
-            nursery.start_soon(ask, "claimed", 0.5)
+            nursery.start_soon(ask, "claimed", 0.01, 0.3)
+            nursery.start_soon(ask, "patient", 0.02, 100)
+            nursery.start_soon(ask, "pending", 0.03, 0.1)
         await agent.wait_idle()
 
 

@@ -11,11 +11,11 @@ from typing import Literal, TypeAlias, cast
 import trio
 from attrs import define, evolve, field, frozen
 
-from ..agent import Agent, Hooks
+from ..agent import Agent, EngineStatistics, Hooks
 from ..engine import Engine, open_engine
 from ..session import Session
 from ..stores import MemoryStore, Store
-from ..tools import Approver, Tool, ToolRun
+from ..tools import Approver, Spill, Tool, ToolRun
 from ..vocabulary import (
     AgentDisposed,
     CancelCause,
@@ -75,6 +75,8 @@ class Stage:
     lengths_at_strike: list[int] = field(factory=list)
     expectations: list[tuple[Callable[[], bool], str]] = field(factory=list)
     _inside: int = 0
+    _ids: int = 0
+    _left: list[Callable[[], EngineStatistics]] = field(factory=list)
     _running: set[tuple[int, int]] = field(factory=set)
 
     @asynccontextmanager
@@ -85,6 +87,7 @@ class Stage:
         max_parallel_tool_calls: int = 10,
         shutdown_timeout: float = 5.0,
         approver: Approver | None = None,
+        spill: Spill | None = None,
     ) -> AsyncIterator[Engine]:
         """An engine on the stage's store and model; what its block raises must leave it.
 
@@ -98,7 +101,9 @@ class Stage:
             max_parallel_tool_calls=max_parallel_tool_calls,
             shutdown_timeout=shutdown_timeout,
             approver=approver,
+            spill=spill,
             now_ms=Ticks(),
+            new_id=self._new_id,
         ) as engine:
             engine.scope.hooks.session_created.listen(self._remember)
             if self.source is not None and self.source.inside == "listener":
@@ -110,6 +115,8 @@ class Stage:
                 raise
             finally:
                 self._note_policies(engine.scope.hooks)
+                # Whatever leaves here, the engine's own count has to be at zero afterwards.
+                self._left.append(engine.statistics)
         if raised is not None:
             self.problems.append(f"7. the engine swallowed {type(raised).__name__}")
 
@@ -118,6 +125,8 @@ class Stage:
         self, engine: Engine, *, resume: str | None = None, session_id: str | None = None
     ) -> AsyncIterator[Agent]:
         """The scenario's agent, known to the sources that cancel it."""
+        if resume is None and session_id is None:
+            session_id = f"session-{len(self.sessions) + 1}"
         async with engine.open_agent(
             provider=self.adapter.provider, model="m", resume=resume, session_id=session_id
         ) as agent:
@@ -133,7 +142,7 @@ class Stage:
         Nothing happens if the agent is gone already.
         """
         assert self.agent is not None, "open an agent first"
-        message = UserMessage(text)
+        message = UserMessage(text, id=self._new_id())
         with suppress(AgentDisposed):
             getattr(self.agent, how)(message)
             self.sent.append(message.id)
@@ -186,7 +195,7 @@ class Stage:
     @contextmanager
     def _recorded(self, run: ToolRun, cancelled: bool) -> Iterator[None]:
         events = run.agent.session.events
-        record = BodyRecord(run.call_id, len(events), cancelled)
+        record = BodyRecord(run.call_id, len(events), cancelled, agent_id=run.agent.id)
         self.bodies.append(record)
         try:
             self._strike_inside("body")
@@ -195,11 +204,24 @@ class Stage:
         finally:
             record.left_at = len(events)
 
+    def left_behind(self) -> list[str]:
+        """What the engines say is still at work, once they have been left."""
+        counts = [statistics() for statistics in self._left]
+        return [
+            f"7. the engine counts what it left behind: {count}"
+            for count in counts
+            if count.agents_living or count.tool_bodies_running or count.turns_open
+        ]
+
     def struck_now(self, text: str = "") -> None:
         """Remember that and where the run was struck."""
         self.struck = True
         self.strike_text = text
         self.lengths_at_strike = [len(session.events) for session in self.sessions]
+
+    def _new_id(self) -> MessageId:
+        self._ids += 1
+        return MessageId(f"m{self._ids}")
 
     def _remember(self, session: Session) -> None:
         self.sessions.append(session)

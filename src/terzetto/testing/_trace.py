@@ -29,6 +29,9 @@ from ..vocabulary import (
     UserMessageEvent,
 )
 
+_LONGEST = 70
+"""Characters of one detail."""
+
 
 def traced(events: Sequence[Event], struck_after: int | None = None, strike: str = "") -> list[str]:
     """A line for each event, and one where the strike came: after *struck_after* of them."""
@@ -42,7 +45,11 @@ def describe(event: Event) -> str:
     """The event's type, and what matters most of it."""
     data = event.data
     name = data.name if isinstance(data, Extension) else TAGS[type(data)]
-    return " ".join([f"{name:22}", *_details(event)]).rstrip()
+    return " ".join([f"{name:22}", *map(_short, _details(event))]).rstrip()
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ..."
 
 
 def _details(event: Event) -> Iterator[str]:

@@ -1,0 +1,193 @@
+"""Power cuts: stop a scenario for good at every step, and resume what the disk still has.
+
+What must hold afterwards: the session opens, its log begins with what had been flushed,
+every invariant that a log can show, a valid request - and no call whose body had started is
+said not to have started, so that no model is told to repeat an effect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import trio
+from attrs import define, field, frozen
+
+from ..session import Session
+from ..vocabulary import (
+    AssistantMessageEvent,
+    CallId,
+    Event,
+    InvalidValue,
+    SessionId,
+    ToolResultBlock,
+    ToolResultEvent,
+    texts,
+)
+from ._disk import Latency, SimulatedDisk
+from ._explorer import Report, Violation, maker
+from ._invariants import Evidence, check_invariants
+from ._life import Play, Resumed, Scenario, ctrl_c_heard, resume
+from ._recording import Answers, MakeAdapter, Recording
+from ._stage import Stage
+from ._virtual import play
+
+POWER_CUT = "power cut"
+
+
+def explore_crashes(
+    scenario: Scenario,
+    model: MakeAdapter | Answers | None = None,
+    *,
+    name: str | None = None,
+    latency: Latency = Latency.of(0.05),
+    seed: int = 0,
+    limit: int = 10_000,
+    stride: int = 1,
+) -> Report:
+    """Run *scenario* on a `SimulatedDisk`, cut the power at every point, and resume.
+
+    At each point the disk is looked at in three ways: everything unflushed is gone, half of it
+    is there and the next event is torn, everything was written after all. Every session that
+    the disk then has is resumed by itself, without its tools, and asked to go on.
+
+    Args:
+        scenario: As for `explore`. If it makes a store of its own, a `SimulatedDisk`.
+        model: As for `explore`.
+        name: Shown in violations; the scenario's own name when absent.
+        latency: Of the disk.
+        seed: Of Trio's scheduler.
+        limit: Most points; reaching it is itself a violation.
+        stride: Every how many points to cut.
+    """
+    played = Play(scenario=scenario, make_adapter=maker(scenario, model), seed=seed)
+    shown = name if name is not None else getattr(scenario, "__name__", "scenario")
+    report = Report()
+    with ctrl_c_heard():
+        for point in range(1, limit + 1, stride):
+            cut = cut_power(played, point, latency)
+            if not cut.done:
+                report.steps = cut.steps
+                break
+            report.points += 1
+            problems = [problem for life in cut.lives for problem in life.problems(played)]
+            report.violations += [Violation(shown, POWER_CUT, point, p, seed) for p in problems]
+        else:
+            report.violations.append(Violation(shown, POWER_CUT, limit, "it never ended", seed))
+    return report
+
+
+@frozen
+class Life:
+    """A session as a disk has it after a power cut. *before* is its log in the first life,
+    *started* the calls whose bodies had begun, *stored* how many events the disk has."""
+
+    session_id: SessionId
+    how: str
+    disk: SimulatedDisk
+    before: Sequence[Event]
+    started: frozenset[CallId]
+
+    stored: int
+
+    def problems(self, played: Play) -> list[str]:
+        """What is wrong once it is resumed."""
+        return self.resumed(played).problems
+
+    def resumed(self, played: Play) -> Resumed:
+        """Resume it, and judge what comes of it."""
+        resumed = resume(played, self.session_id, self.disk)
+        if resumed.session is not None:
+            resumed.problems += self._problems(list(resumed.session.events), resumed.length)
+        where = f"(session {self.session_id}, {self.how})"
+        resumed.problems = [f"{problem} {where}" for problem in resumed.problems]
+        return resumed
+
+    def _problems(self, events: Sequence[Event], length: int) -> Iterator[str]:
+        yield from check_invariants(Evidence(events))
+        if list(events[: self.stored]) != list(self.before)[: self.stored]:
+            yield "8. the log does not begin with what was stored"
+        yield from _repeated(events[:length], self.started)
+
+
+def _repeated(events: Sequence[Event], started: frozenset[CallId]) -> Iterator[str]:
+    """Calls that ran and are said not to have, or are not in the log at all."""
+    left = set(started)
+    for event in events:
+        match event.data:
+            case AssistantMessageEvent(message=message):
+                left -= {call.id for call in message.tool_calls}
+            case ToolResultEvent(error=error, message=message):
+                ids = {b.tool_call_id for b in message.content if isinstance(b, ToolResultBlock)}
+                if error is not None and error.code in _UNSTARTED:
+                    yield from (
+                        f"5. {i!r} ran but its result says {error.code}" for i in ids & started
+                    )
+            case _:
+                pass
+    yield from (f"5. {call_id!r} ran and its call is not in the log" for call_id in left)
+
+
+_UNSTARTED = {texts.ABORTED_BEFORE_DISPATCH, texts.TOOL_NOT_STARTED}
+
+
+@define(eq=False)
+class Cut(trio.abc.Instrument):
+    """Cuts the power before the *point*-th task step. *lives* are what is left."""
+
+    stage: Stage
+    steps: int = 0
+    done: bool = False
+    refused: str | None = None
+    lives: list[Life] = field(factory=list)
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.steps += 1
+        if self.steps != self.stage.point:
+            return
+        self.done = True
+        disk = self.stage.store
+        if not isinstance(disk, SimulatedDisk):
+            self.refused = type(disk).__name__
+            self.stage.scope.cancel(reason="this store has no power to cut")
+            return
+        latest = {session.id: session for session in self.stage.sessions}
+        for session in latest.values():
+            self.lives += self._lives(disk, session)
+        disk.crash()
+        self.stage.scope.cancel(reason="the power is cut")
+
+    def _lives(self, disk: SimulatedDisk, session: Session) -> Iterator[Life]:
+        if session.id not in disk.lengths:
+            return  # its creation had not ended
+        before, waiting = list(session.events), len(disk.unflushed(session.id))
+        started = frozenset(b.call_id for b in self.stage.bodies if b.agent_id == session.id)
+        ways = {"nothing unflushed kept": (0, False)}
+        if waiting:
+            ways["half kept, torn"] = (waiting // 2, True)
+            ways["all kept"] = (waiting, False)
+        for how, (keep, torn) in ways.items():
+            found = disk.after_crash(keep, torn=torn)
+            stored = found.lengths[session.id]
+            yield Life(session.id, how, found, before, started, stored)
+
+
+def cut_power(played: Play, point: int, latency: Latency) -> Cut:
+    """Run up to *point* and no further."""
+    stage = Stage(Recording(played.make_adapter()), None, point, SimulatedDisk(latency))
+    cut = Cut(stage)
+
+    async def main() -> None:
+        with stage.scope:
+            await played.scenario(stage)
+
+    try:
+        play(main, seed=played.seed, instruments=[cut])
+    except BaseException:  # what comes after the power cut has not happened
+        if not cut.done:
+            raise
+    if cut.refused is not None:
+        raise InvalidValue(
+            f"explore_crashes: the scenario's store is a {cut.refused}; "
+            "it has to be a SimulatedDisk"
+        )
+    return cut

@@ -1,0 +1,113 @@
+"""The shipped scenarios do what they say, and are clean at every ninth point.
+
+All points of all sources are the business of ``python -m terzetto.testing.explore --all``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from terzetto.testing import SOURCES, explore, explore_crashes
+from terzetto.testing._explorer import maker
+from terzetto.testing._life import Play, run
+from terzetto.testing._shipped import SHIPPED
+from terzetto.vocabulary import ToolResultEvent, TurnEnd
+
+ENDINGS = {
+    "plain": ["Completed"] * 2,
+    "reasoning": ["Completed"],
+    "asked": ["Completed"] * 2,
+    "asking": ["Completed", "Aborted", "Completed"],
+    "steered": ["Completed"],
+    "interrupted": ["Completed"] * 2,
+    "failing": ["Blocked", "Completed", "Failed", "Completed"],
+    "rewriting": ["Completed"],
+    "batch": ["Completed"],
+    "touching": ["Completed"],
+    "spilling": ["Completed"],
+    "broken": ["Completed"],
+    "swallowing": ["Completed"],
+    "shielding": ["Completed"],
+    "context": ["Completed"] * 2,
+    "threaded": ["Completed"],
+    "reviewed": ["Completed"],
+    "maintenance": ["Completed"] * 2,
+    "resumed": ["Completed"] * 2,
+    "family": ["Completed"] * 2,
+    "disposed": ["Aborted"],
+    "slow disk": ["Completed"],
+    "everything": ["Completed"] * 2,
+}
+"""How the turns of the first session end when nobody strikes."""
+
+RESULTS = {
+    "steered": {"ok": 1},
+    "interrupted": {"ABORTED": 2},
+    "rewriting": {"ok": 1},
+    "batch": {"ok": 5},
+    "touching": {"ok": 8},
+    "spilling": {"ok": 2},
+    "broken": {"error": 1, "TOOL_TIMEOUT": 1, "INVALID_ARGS": 1, "UNKNOWN_TOOL": 1},
+    "swallowing": {"ok": 2},
+    "shielding": {"ok": 4},
+    "context": {"ok": 3},
+    "threaded": {"ok": 3},
+    "reviewed": {"ok": 4, "error": 1},
+    "family": {"ok": 1},
+    "disposed": {"ok": 1},
+    "slow disk": {"ok": 2},
+    "everything": {"ok": 4, "error": 1, "UNKNOWN_TOOL": 1},
+}
+"""How its tool calls end; absent: it makes none."""
+
+
+def test_every_scenario_is_described() -> None:
+    assert list(ENDINGS) == list(SHIPPED)
+    assert len(SHIPPED) >= 14
+    assert all(shipped.does.endswith(".") for shipped in SHIPPED.values())
+    assert len({shipped.does for shipped in SHIPPED.values()}) == len(SHIPPED)
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_scenario_that_nobody_strikes_does_what_it_says(name: str) -> None:
+    """No scenario may pass by doing nothing."""
+    shipped = SHIPPED[name]
+    outcome = run(
+        Play(scenario=shipped.scenario, make_adapter=maker(shipped.scenario, shipped.model))
+    )
+    assert outcome.problems == []
+    data = [event.data for event in outcome.events]
+    assert [type(d.ending).__name__ for d in data if isinstance(d, TurnEnd)] == ENDINGS[name]
+    codes = Counter(
+        d.error.code
+        if d.error
+        else "error"
+        if getattr(d.message.content[0], "is_error", 0)
+        else "ok"
+        for d in data
+        if isinstance(d, ToolResultEvent)
+    )
+    assert codes == RESULTS.get(name, {})
+    assert len(outcome.stage.bodies) >= codes["ok"]
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_scenario_is_clean_at_every_ninth_point(name: str) -> None:
+    """C16 C28 C32 C34 C67 C113 C116 C119 C124 C126-C130 C134 C173 C175 C176 C179."""
+    shipped = SHIPPED[name]
+    some = {"user", "host cancel", "KeyboardInterrupt", "KeyboardInterrupt in a listener"}
+    sources = [source for source in SOURCES if source.name in some]
+    report = explore(shipped.scenario, shipped.model, name=name, sources=sources, stride=9)
+    assert list(map(str, report.violations)) == []
+    assert report.points >= 3 * (report.steps // 9)
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_scenario_survives_power_cuts(name: str) -> None:
+    """C145 and the durability of starts: what ran is never said not to have run."""
+    shipped = SHIPPED[name]
+    report = explore_crashes(shipped.scenario, shipped.model, name=name, stride=9)
+    assert list(map(str, report.violations)) == []
+    assert report.points >= 3
