@@ -1,9 +1,11 @@
 """Sphinx configuration: Markdown by MyST, signatures with `await` by sphinxcontrib-trio."""
 
+import re
 import sys
 import tomllib
 from pathlib import Path
 
+import attrs
 from docutils import nodes
 from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
@@ -36,7 +38,10 @@ myst_heading_anchors = 3
 
 default_role = "py:obj"  # `Name` in a docstring
 autodoc_member_order = "bysource"
+autodoc_use_legacy_class_based = True  # sphinxcontrib-trio extends those classes
 autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
+autodoc_preserve_defaults = True  # the name of a default, not its repr
 napoleon_numpy_docstring = False
 
 
@@ -83,9 +88,27 @@ _MADE_FOR_USERS = {
 def _signature(
     app: Sphinx, what: str, name: str, obj: object, options: object, given: str, returned: str
 ) -> tuple[str, str] | None:
-    return ("", "") if name in _MADE_FOR_USERS else None
+    if name in _MADE_FOR_USERS:
+        return "", ""
+    if what != "class" or not given or not isinstance(obj, type) or not attrs.has(obj):
+        return None
+
+    def default(match: re.Match[str]) -> str:
+        value = getattr(attrs.fields_dict(obj)[match[1]], "default", None)
+        return "..." if isinstance(value, attrs.Factory) else repr(value)
+
+    # attrs writes an `__init__` whose text nobody should have to read.
+    return re.sub(r"attr_dict\['(\w+)'\]\.default", default, given).replace("NOTHING", "..."), ""
+
+
+def _docstring(
+    app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]
+) -> None:
+    """Leave out the row of the contract that a sentence is about: it is for who tests it."""
+    lines[:] = [re.sub(r" \((?:C\d+|BC-\d+)(?:, (?:C\d+|BC-\d+))*\)", "", line) for line in lines]
 
 
 def setup(app: Sphinx) -> None:
     app.connect("autodoc-process-signature", _signature)
+    app.connect("autodoc-process-docstring", _docstring)
     app.connect("missing-reference", _elsewhere)
