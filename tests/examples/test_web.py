@@ -192,6 +192,35 @@ async def test_interrupting_keeps_what_had_arrived_and_goes_on(tmp_path: Path) -
     assert endings(log) == ["completed"], "the same turn went on"
 
 
+async def test_interrupting_tools_stops_those_that_run(tmp_path: Path) -> None:
+    calls = call("find_order", number=1), call("check_stock", item="lamp")
+    script = [answer("Looking. ", *calls), answer("As you like.")]
+
+    def scene(browser: Any, shop: Shop) -> None:
+        from playwright.sync_api import expect
+
+        page = new_page(browser, shop.url)
+        page.fill("#text", "first line")
+        page.press("#text", "Shift+Enter")
+        page.locator("#text").press_sequentially("second line")
+        page.press("#text", "Enter")
+        expect(page.locator("#log .user p")).to_have_text("first line\nsecond line")
+        expect(page.locator(".call[data-state=running]")).to_have_count(2)
+        say(page, "Never mind.", "#interrupt")
+        expect(page.locator(".call[data-state=stopped]")).to_have_count(2)
+        expect(page.locator("#log .user").nth(1)).to_contain_text("interrupted with")
+        expect(page.locator(ANSWERS).nth(1)).to_have_text("As you like.")
+        expect(page.locator(IDLE)).to_be_visible()
+
+    async with shop(tmp_path, script) as one, one.served("--pace", "3600"):
+        await one.look(scene)
+    [log] = one.logs()
+    results = of_type(log, "tool/result")
+    assert [result["data"]["error"]["code"] for result in results] == ["ABORTED", "ABORTED"]
+    assert texts(log, "user/message") == ["first line\nsecond line", "Never mind."]
+    assert endings(log) == ["completed"]
+
+
 async def test_stop_ends_the_turn_and_clears_what_waits(tmp_path: Path) -> None:
     script = [answer("Well, ", Gate("never"), "no")]
 
