@@ -26,7 +26,6 @@ from ..agent import Agent, AgentScope, FailureDecision, PreStep, RequestFailed, 
 from ..hooks import Proceed, Registration
 from ..session import AgentView, Session
 from ..vocabulary import (
-    AgentBusy,
     CodedError,
     InvalidValue,
     ModelSelection,
@@ -118,7 +117,8 @@ class Compaction:
             log, and an ERROR record), and requests go on as they are.
         instructions: What the model is asked for.
         selection: The route of summaries; the agent's own by default.
-        summary_tokens: Most tokens of a summary; the adapter's default when None.
+        summary_tokens: Most tokens of a summary, which is used as it is when this cuts it
+            short; the adapter's default when None.
         estimate: The size of a message in tokens.
 
     One object serves any number of agents and engines. A summary that fails, or is not
@@ -267,11 +267,11 @@ class Compaction:
         if cut is None or self._is_pointless(cut):
             self._say_stalled(session, "what is left may not be summarized or is too short")
             return
+        if session.compaction.live:
+            return  # somebody else compacts it
         state.tries += 1
         try:
             await self._summarize(agent, selection, cut, newer_input=newer_input)
-        except AgentBusy:
-            pass  # somebody else compacts it
         except (CodedError, InvalidValue) as error:
             # The turn goes on as it is: its request may fit, or the provider says so itself.
             logger.warning("compaction of %s failed: %s", session.id, error)
