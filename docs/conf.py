@@ -3,6 +3,8 @@
 import re
 import sys
 import tomllib
+import types
+import typing
 from pathlib import Path
 
 import attrs
@@ -43,6 +45,7 @@ autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True  # the name of a default, not its repr
 napoleon_numpy_docstring = False
+napoleon_attr_annotations = False
 
 
 def _elsewhere(
@@ -95,7 +98,10 @@ def _signature(
 
     def default(match: re.Match[str]) -> str:
         value = getattr(attrs.fields_dict(obj)[match[1]], "default", None)
-        return "..." if isinstance(value, attrs.Factory) else repr(value)
+        if callable(value):
+            return str(getattr(value, "__name__", "..."))
+        text = repr(value)
+        return "..." if isinstance(value, attrs.Factory) or len(text) > 40 else text
 
     # attrs writes an `__init__` whose text nobody should have to read.
     return re.sub(r"attr_dict\['(\w+)'\]\.default", default, given).replace("NOTHING", "..."), ""
@@ -104,7 +110,16 @@ def _signature(
 def _docstring(
     app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]
 ) -> None:
-    """Leave out the row of the contract that a sentence is about: it is for who tests it."""
+    """Say what an alias or a re-export is, where its docstring is somebody else's; leave out
+    the rows of the contract that sentences are about, which are for who tests them."""
+    if name == "terzetto.evolve":
+        lines[:] = ["A copy of the value *inst* with *changes*; `attrs.evolve`."]
+    elif isinstance(obj, types.UnionType) and lines[:1] == ["Represent a PEP 604 union type"]:
+        kinds = [typing.get_origin(member) or member for member in obj.__args__]
+        names = [f"`{getattr(kind, '__name__', kind)}`" for kind in kinds]
+        lines[:] = [f"{', '.join(names[:-1])} or {names[-1]}."]
+    elif isinstance(obj, (str, int)) and lines[:1] and lines[0].startswith(("str(", "int(")):
+        lines.clear()
     lines[:] = [re.sub(r" \((?:C\d+|BC-\d+)(?:, (?:C\d+|BC-\d+))*\)", "", line) for line in lines]
 
 
