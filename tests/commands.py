@@ -75,6 +75,7 @@ class Running:
     err: str = field(default="", init=False)
     keyboard: int | None = None
     """Our end of its terminal."""
+    window: trio.lowlevel.FdStream | None = field(default=None, init=False)
     _more: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot, init=False)
 
     async def read(self, stream: trio.abc.ReceiveStream, name: str) -> None:
@@ -84,7 +85,7 @@ class Running:
                 data += piece
                 setattr(self, name, data.decode("utf-8", "replace"))
                 self._more.unpark_all()
-        except trio.BrokenResourceError:
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
             pass  # a terminal ends like that
 
     async def printed(self, *words: str, name: str = "out") -> None:
@@ -105,6 +106,11 @@ class Running:
     async def end_input(self) -> None:
         assert self.process.stdin is not None
         await self.process.stdin.aclose()
+
+    async def hang_up(self) -> None:
+        """Close the window of its terminal."""
+        assert self.window is not None
+        await self.window.aclose()
 
     def echoes(self) -> bool:
         """Whether the terminal is as a shell left it."""
@@ -226,6 +232,7 @@ async def in_terminal(
     one = Running(process, keyboard=ours)
     try:
         async with trio.lowlevel.FdStream(ours) as screen:
+            one.window = screen
             with trio.fail_after(PATIENCE):
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(one.read, screen, "out")

@@ -300,6 +300,53 @@ async def test_two_quick_ctrl_c_end_a_stream_at_once(tmp_path: Path) -> None:
     assert kept["data"]["message"]["content"] == [{"type": "text", "text": "One, two, "}]
 
 
+@linux_like
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=lambda n: n.name)
+@pytest.mark.parametrize("where", ["pipe", "terminal"])
+async def test_other_requests_to_end_close_the_log_too(
+    number: signal.Signals, where: str, tmp_path: Path
+) -> None:
+    script = [answer("One, two, ", Gate("never"), "three."), "Three."]
+    async with serve_openai(script) as server:
+        arguments = chat(server, "--log", "log")
+        if where == "pipe":
+            async with running(arguments, cwd=tmp_path) as one:
+                await one.type("count\n")
+                await one.printed("One, two,")
+                one.process.send_signal(number)
+            assert one.err == ""
+        else:
+            async with in_terminal(arguments, cwd=tmp_path) as (one, keys):
+                await one.printed("> ")
+                keys("count\r")
+                await one.printed("One,", "two,")
+                one.process.send_signal(number)
+                await one.process.wait()
+                assert one.echoes()
+            check_quiet(one.out)
+        assert one.process.returncode == 128 + number
+        [end] = of_type(read_log(only_log(tmp_path / "log")), "turn/end")
+        assert "disposed" in json.dumps(end)
+        two = await talk(["chat", "--log", "log", "--resume"], tmp_path, "go on")
+    assert (two.out, two.err) == ("Three.\n", "")
+    assert ("assistant", "One, two, ") in last(server)
+
+
+@linux_like
+async def test_terminal_that_goes_away_is_the_end(tmp_path: Path) -> None:
+    """As when its window is closed; ``nohup`` is not asked for here."""
+    async with serve_openai([answer("One, two, ", Gate("never"), "three.")]) as server:
+        async with in_terminal(chat(server, "--log", "log"), cwd=tmp_path) as (one, keys):
+            await one.printed("> ")
+            keys("count\r")
+            await one.printed("One,", "two,")
+            await one.hang_up()
+    assert one.process.returncode == 129
+    events = read_log(only_log(tmp_path / "log"))
+    assert len(of_type(events, "turn/end")) == 1
+    assert of_type(events, "assistant/message", interrupted=True)
+
+
 def test_help_tells_how_to_resume(tmp_path: Path) -> None:
     done = subprocess.run(
         command("chat", "--help"),

@@ -8,8 +8,9 @@ Which model is `_chat_route`'s business, what lines are typed `_chat_input`'s, w
 from __future__ import annotations
 
 import secrets
+import signal
 from collections.abc import Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext, suppress
 
 import trio
 from attrs import define, field, frozen
@@ -56,20 +57,22 @@ async def run_chat(
 ) -> int:
     """Chat until the input ends or Ctrl-C; the exit code.
 
-    0 at the end of input, 1 if it was no person's and a turn failed, 130 after Ctrl-C.
+    0 at the end of input, 1 if it was no person's and a turn failed, 130 after Ctrl-C, and
+    likewise 128 and the signal's number when told to end: the log is closed in every case.
     Raises `CommandError` and `UsageError` for options that cannot work, OSError if nobody
     reads *terminal*.
     """
     chat = _Chat(asked, options, environ, stdin, terminal, diagnostics)
-    async with on_interrupt(chat.interrupt):
+    async with on_interrupt(chat.interrupt, chat.leave):
         with chat.scope:
             await chat.run()
-    if chat.broken is not None:
+    if chat.broken is not None and not chat.left:
         raise chat.broken
-    terminal.fresh()
-    chat.tell_how_to_resume()
+    with suppress(OSError) if chat.left else nullcontext():  # the terminal may be gone
+        terminal.fresh()
+        chat.tell_how_to_resume()
     if chat.left:
-        return 130
+        return 128 + chat.left
     return 1 if chat.failures and not stdin.live else 0
 
 
@@ -114,7 +117,8 @@ class _Chat:
     source: Input | None = field(default=None, init=False)
     stopping: bool = field(default=False, init=False)
     ending: bool = field(default=False, init=False)
-    left: bool = field(default=False, init=False)
+    left: int = field(default=0, init=False)
+    """The signal that asked for the end."""
     broken: Exception | None = field(default=None, init=False)
     """Why nothing can be shown any more."""
 
@@ -261,13 +265,18 @@ class _Chat:
                 self.source.forget()
             agent.cancel()
             self._note_waiting("Ctrl-C again leaves")
-            return
-        self.left = True
-        self.scope.cancel(reason="Ctrl-C")
+        else:
+            self.leave(signal.SIGINT)
+
+    def leave(self, number: int) -> None:
+        """Close the log and end. The next signal ends the process without that."""
+        self.left = self.left or number
+        self.scope.cancel(reason=signal.Signals(number).name)
         if self.source is not None:
             self.source.restore()  # the next Ctrl-C leaves no time for it
         let_ctrl_c_kill()
-        self._note_waiting("Ctrl-C again kills")
+        with suppress(OSError):  # the terminal may be gone
+            self._note_waiting("Ctrl-C again kills")
 
     def _note_waiting(self, then: str) -> None:
         """Started tools are waited for, so say so."""

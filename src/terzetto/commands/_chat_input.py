@@ -199,12 +199,11 @@ class Keyboard:
     def restore(self) -> None:
         if sys.platform == "win32" or self._before is None:
             return
-        self.hide()
         before, self._before = self._before, None
-        with suppress(OSError, termios.error, ValueError):  # the terminal is gone
+        with suppress(OSError, termios.error):  # the terminal is gone
+            self.hide()
             self._draw(PASTE_OFF)
             termios.tcsetattr(self.fd, termios.TCSADRAIN, before)  # type: ignore[arg-type]
-        self.show()
 
 
 def _shown(text: str) -> str:

@@ -316,16 +316,26 @@ class Diagnostics:
                 self.terminal.line(f"terzetto: {one_line(line)}")
 
 
+def stops() -> list[int]:
+    """What else asks a program to end: a supervisor, or a terminal that was closed. Not what
+    is ignored, as with ``nohup``."""
+    known = [getattr(signal, name, None) for name in ("SIGTERM", "SIGHUP")]
+    return [n for n in known if n is not None and signal.getsignal(n) is not signal.SIG_IGN]
+
+
 @asynccontextmanager
-async def on_interrupt(react: Callable[[], None]) -> AsyncIterator[None]:
-    """Call *react* at each Ctrl-C while the block runs.
+async def on_interrupt(
+    react: Callable[[], None], stop: Callable[[int], None] | None = None
+) -> AsyncIterator[None]:
+    """Call *react* at each Ctrl-C while the block runs, and *stop* with each of `stops`.
 
     What the block raises leaves as itself. Its one task belongs to the block.
     """
     raised: BaseException | None = None
-    with trio.open_signal_receiver(signal.SIGINT) as signals:
+    numbers = (signal.SIGINT, *(stops() if stop is not None else ()))
+    with trio.open_signal_receiver(*numbers) as signals:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(_react, signals, react)
+            nursery.start_soon(_react, signals, react, stop)
             try:
                 yield
             except BaseException as error:  # kept, and raised as itself below
@@ -335,11 +345,18 @@ async def on_interrupt(react: Callable[[], None]) -> AsyncIterator[None]:
         raise raised
 
 
-async def _react(signals: AsyncIterator[int], react: Callable[[], None]) -> None:
-    async for _ in signals:
-        react()
+async def _react(
+    signals: AsyncIterator[int], react: Callable[[], None], stop: Callable[[int], None] | None
+) -> None:
+    async for number in signals:
+        if number == signal.SIGINT or stop is None:
+            react()
+        else:
+            stop(number)
 
 
 def let_ctrl_c_kill() -> None:
-    """The next Ctrl-C ends the process at once, until the block of `on_interrupt` is left."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    """The next Ctrl-C ends the process at once, until the block of `on_interrupt` is left.
+    So does the next of `stops`."""
+    for number in (signal.SIGINT, *stops()):
+        signal.signal(number, signal.SIG_DFL)
