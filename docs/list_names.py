@@ -17,6 +17,7 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 DOCS = Path(__file__).resolve().parent
 SOURCE = DOCS.parent / "src"
@@ -51,7 +52,8 @@ def public_modules() -> list[str]:
         internal = inside[:1] and inside[0] in INTERNAL and not leaf_of_llm
         if not internal and not any(part.startswith("_") for part in inside):
             found.append(".".join(parts))
-    return found
+    # One that puts something else in its own place is a command, not a module to import from.
+    return [name for name in found if isinstance(importlib.import_module(name), ModuleType)]
 
 
 def _defined(module: str) -> Iterator[str]:
