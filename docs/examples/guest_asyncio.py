@@ -177,17 +177,14 @@ class Guest:
         async def serve() -> None:
             try:
                 with scope:
-                    value = await fn(*args)
+                    answer.set_result(await fn(*args))
             except Exception as error:
                 answer.set_exception(error)
-            except BaseException:
+            except BaseException:  # the engine is closing, and takes this task along
                 answer.set_exception(GuestClosed("the engine has ended"))
                 raise
-            else:
-                if scope.cancelled_caught:
-                    answer.cancel()
-                else:
-                    answer.set_result(value)
+            if not answer.done():
+                answer.cancel()  # as the host asked, below
 
         def start() -> None:
             try:
