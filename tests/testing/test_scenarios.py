@@ -10,7 +10,7 @@ from collections import Counter
 import pytest
 
 from terzetto.testing import SOURCES, explore, explore_crashes
-from terzetto.testing._explorer import maker
+from terzetto.testing._explorer import makers
 from terzetto.testing._life import Play, run
 from terzetto.testing._shipped import SHIPPED
 from terzetto.vocabulary import ToolResultEvent, TurnEnd
@@ -74,9 +74,8 @@ def test_every_scenario_is_described() -> None:
 def test_a_scenario_that_nobody_strikes_does_what_it_says(name: str) -> None:
     """No scenario may pass by doing nothing."""
     shipped = SHIPPED[name]
-    outcome = run(
-        Play(scenario=shipped.scenario, make_adapter=maker(shipped.scenario, shipped.model))
-    )
+    first, second = makers(shipped.scenario, shipped.model)
+    outcome = run(Play(scenario=shipped.scenario, make_adapter=first, make_second=second))
     assert outcome.problems == []
     data = [event.data for event in outcome.events]
     assert [type(d.ending).__name__ for d in data if isinstance(d, TurnEnd)] == ENDINGS[name]

@@ -24,7 +24,7 @@ from attrs import define, field, frozen
 from ._checkpoints import Checkpoints
 from ._crashes import POWER_CUT, cut_power, explore_crashes
 from ._disk import Latency
-from ._explorer import Report, Violation, explore, maker, problems_of
+from ._explorer import Report, Violation, explore, makers, problems_of
 from ._life import Play, ctrl_c_heard, run
 from ._shipped import SHIPPED
 from ._stage import SOURCES
@@ -119,9 +119,8 @@ def _replay(scenarios: Sequence[str], sources: Sequence[str], point: int, seed: 
         print("--point needs one --scenario and one --source", file=sys.stderr)
         return 2
     shipped = SHIPPED[scenarios[0]]
-    play = Play(
-        scenario=shipped.scenario, make_adapter=maker(shipped.scenario, shipped.model), seed=seed
-    )
+    first, second = makers(shipped.scenario, shipped.model)
+    play = Play(scenario=shipped.scenario, make_adapter=first, make_second=second, seed=seed)
     if sources[0] == POWER_CUT:
         return _replay_cut(play, shipped.name, point)
     source = _BY_NAME[sources[0]]

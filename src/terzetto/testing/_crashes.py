@@ -24,7 +24,7 @@ from ..vocabulary import (
     texts,
 )
 from ._disk import Latency, SimulatedDisk
-from ._explorer import Report, Violation, maker
+from ._explorer import Report, Violation, makers
 from ._invariants import Evidence, check_invariants
 from ._life import Play, Resumed, Scenario, ctrl_c_heard, resume
 from ._recording import Answers, MakeAdapter, Recording
@@ -59,7 +59,8 @@ def explore_crashes(
         limit: Most points; reaching it is itself a violation.
         stride: Every how many points to cut.
     """
-    played = Play(scenario=scenario, make_adapter=maker(scenario, model), seed=seed)
+    first, second = makers(scenario, model)
+    played = Play(scenario=scenario, make_adapter=first, make_second=second, seed=seed)
     shown = name if name is not None else getattr(scenario, "__name__", "scenario")
     report = Report()
     with ctrl_c_heard():

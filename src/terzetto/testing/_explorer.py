@@ -92,9 +92,11 @@ def explore(
     task is blocked for ever. Not to be called inside a Trio run; from the main thread, else
     Ctrl-C cannot be explored. Threads work, sockets and processes do not (`play`).
     """
+    first, second = makers(scenario, model)
     play = Play(
         scenario=scenario,
-        make_adapter=maker(scenario, model),
+        make_adapter=first,
+        make_second=second,
         check=check,
         invariants=invariants,
         seed=seed,
@@ -123,10 +125,13 @@ def calling(tool: Tool, /, **arguments: object) -> Scenario:
     return scenario
 
 
-def maker(scenario: Scenario, model: MakeAdapter | Answers | None) -> MakeAdapter:
+def makers(
+    scenario: Scenario, model: MakeAdapter | Answers | None
+) -> tuple[MakeAdapter, MakeAdapter]:
+    """What makes the models of first lives, and of second ones."""
     if model is None:
         model = getattr(scenario, "model", ())
-    return model if callable(model) else scripted(model)
+    return (model, model) if callable(model) else (scripted(model), scripted(()))
 
 
 def _explore(play: Play, name: str, sources: Sequence[Source], limit: int, stride: int) -> Report:

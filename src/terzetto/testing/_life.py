@@ -32,10 +32,15 @@ Invariants: TypeAlias = Callable[[Evidence], list[str]]
 
 @frozen(kw_only=True)
 class Play:
-    """What is played, and what must hold. *check* and *invariants*: see `explore`."""
+    """What is played, and what must hold. *check* and *invariants*: see `explore`.
+
+    *make_second* makes the models of second lives: nobody is there who could run the tools
+    of a script, so they get plain answers.
+    """
 
     scenario: Scenario
     make_adapter: MakeAdapter
+    make_second: MakeAdapter
     check: Check | None = None
     invariants: Invariants = check_invariants
     seed: int = 0
@@ -181,7 +186,7 @@ def resume(play_: Play, session_id: SessionId, store: Store) -> Resumed:
     problems = found.problems
 
     async def main() -> None:
-        adapter = Recording(play_.make_adapter())
+        adapter = Recording(play_.make_second())
         async with (
             open_engine(adapters=[adapter], store=store, now_ms=Ticks()) as engine,
             engine.open_agent(resume=session_id) as agent,
