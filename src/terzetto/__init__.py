@@ -62,6 +62,7 @@ from .session import (
 from .stores import (
     JsonlStore as JsonlStore,
     MemoryStore as MemoryStore,
+    SqliteStore as SqliteStore,
     Store as Store,
     WriteHandle as WriteHandle,
 )
@@ -179,6 +180,7 @@ __all__ = [
     "Session",
     "SessionStarted",
     "Settings",
+    "SqliteStore",
     "StatusChanged",
     "Store",
     "StoreError",

@@ -5,13 +5,14 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
-from terzetto.stores import JsonlStore, MemoryStore, Store, WriteHandle
+from terzetto.stores import JsonlStore, MemoryStore, SqliteStore, Store, WriteHandle
 from terzetto.testing import SimulatedDisk
 from terzetto.vocabulary import Event, SessionHeader, SessionId, TurnStart
 
-KINDS = ["memory", "jsonl", "simulated"]
+KINDS = ["memory", "jsonl", "sqlite", "simulated"]
 BAD_IDS = ["../evil", "/etc/passwd", "a/b", "..", ".", "", "a\x00b", "a\\b", "\n", "x" * 300]
 HEADER = SessionHeader(id=SessionId("s"), created_ms=5)
 
@@ -19,13 +20,21 @@ HEADER = SessionHeader(id=SessionId("s"), created_ms=5)
 @contextmanager
 def fresh(kind: str, **options: Any) -> Iterator[Store]:
     with tempfile.TemporaryDirectory() as folder:
-        match kind:
-            case "memory":
-                yield MemoryStore(**options)
-            case "simulated":
-                yield SimulatedDisk(**options)
-            case _:
-                yield JsonlStore(folder, **options)
+        yield made_in(Path(folder) / "in", kind, **options)
+
+
+def made_in(folder: Path, kind: str, **options: Any) -> Store:
+    """A store whose files are in *folder*, which it makes itself; or in memory."""
+    match kind:
+        case "memory":
+            return MemoryStore(**options)
+        case "simulated":
+            return SimulatedDisk(**options)
+        case "jsonl":
+            return JsonlStore(folder, **options)
+        case "sqlite":
+            return SqliteStore(folder / "sessions.db", **options)
+    raise AssertionError(kind)
 
 
 def turn(seq: int) -> Event:

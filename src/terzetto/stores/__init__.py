@@ -3,3 +3,4 @@
 from ._base import Store as Store, WriteHandle as WriteHandle
 from ._jsonl import JsonlStore as JsonlStore
 from ._memory import MemoryStore as MemoryStore
+from ._sqlite import SqliteStore as SqliteStore

@@ -80,6 +80,17 @@ def take(path: Path) -> int | None:
             return None
 
 
+@contextmanager
+def alone(path: Path) -> Iterator[None]:
+    """One at a time, of all who use the lock file at *path*; it waits, and stays."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
 def give_up(fd: int, path: Path) -> None:
     """End the ownership of *fd*. The file goes first, while it is still ours."""
     with suppress(OSError):
