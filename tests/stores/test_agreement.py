@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +20,12 @@ from hypothesis.stateful import (
     multiple,
     rule,
 )
+from tests.stores.kit import KINDS, fresh, made_in
 from tests.strategies import logs, session_headers, session_ids
 
-from terzetto.stores import JsonlStore, MemoryStore, Store, WriteHandle
+from terzetto.stores import MemoryStore, WriteHandle
 from terzetto.stores._base import LONGEST_NAME, escape_id
-from terzetto.testing import SimulatedDisk
 from terzetto.vocabulary import Event, InvalidValue, SessionHeader, SessionId
-
-KINDS = ["memory", "jsonl", "simulated"]
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -37,13 +34,6 @@ def _no_syncs() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fdatasync", lambda fd: None)
         yield
-
-
-@contextmanager
-def fresh(kind: str) -> Iterator[Store]:
-    with tempfile.TemporaryDirectory() as folder:
-        simple = MemoryStore() if kind == "memory" else SimulatedDisk()
-        yield JsonlStore(folder) if kind == "jsonl" else simple
 
 
 slow = settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
@@ -103,14 +93,15 @@ class Pair:
 
 
 class Agreement(RuleBasedStateMachine):
-    """The same calls on a memory store and on a store on disk: the same answers."""
+    """The same calls on a memory store and on a store of another kind: the same answers."""
 
+    kind = "jsonl"
     pairs: Bundle[Pair] = Bundle("pairs")
 
     def __init__(self) -> None:
         super().__init__()
         self.folder = tempfile.TemporaryDirectory()
-        self.stores = (MemoryStore(), JsonlStore(self.folder.name))
+        self.stores = (MemoryStore(), made_in(Path(self.folder.name), self.kind))
         self.open: list[WriteHandle] = []
 
     def answers(self, pair: tuple[Any, Any], call: Callable[[Any], Awaitable[Any]]) -> list[Any]:
@@ -180,6 +171,14 @@ class Agreement(RuleBasedStateMachine):
         self.agreed(pair.both(), lambda handle: handle.close())
         self.open.remove(pair.disk)
 
+    @rule(name=st.sampled_from("aAbc"))
+    def delete(self, name: str) -> None:
+        self.agreed(self.stores, lambda store: store.delete(name))
+
+    @rule(name=st.sampled_from("aAb"), start=st.integers(0, 8))
+    def read_from(self, name: str, start: int) -> None:
+        self.agreed(self.stores, lambda store: store.read(name, start))
+
     @invariant()
     def the_same_is_stored(self) -> None:
         for name in ("a", "A", "b", "c"):
@@ -192,7 +191,17 @@ class Agreement(RuleBasedStateMachine):
         self.folder.cleanup()
 
 
-TestAgreement = Agreement.TestCase
-TestAgreement.settings = settings(
+class SqliteAgreement(Agreement):
+    kind = "sqlite"
+
+
+class SimulatedAgreement(Agreement):
+    kind = "simulated"
+
+
+TestJsonl = Agreement.TestCase
+TestSqlite = SqliteAgreement.TestCase
+TestSimulated = SimulatedAgreement.TestCase
+TestJsonl.settings = TestSqlite.settings = TestSimulated.settings = settings(
     max_examples=10, stateful_step_count=20, suppress_health_check=[HealthCheck.too_slow]
 )

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import pytest
 import trio
 import trio.testing
+from tests.stores.kit import BAD_IDS, HEADER, KINDS, filled, fresh, made_in, turn
 
-from terzetto.stores import JsonlStore, MemoryStore, Store, WriteHandle
-from terzetto.testing import SimulatedDisk
+from terzetto.stores import Store
 from terzetto.vocabulary import (
     CorruptLog,
     Event,
@@ -26,43 +23,14 @@ from terzetto.vocabulary import (
     SessionId,
     SessionLocked,
     SessionNotFound,
-    TurnStart,
     UsageError,
 )
-
-KINDS = ["memory", "jsonl", "simulated"]
-BAD_IDS = ["../evil", "/etc/passwd", "a/b", "..", ".", "", "a\x00b", "a\\b", "\n", "x" * 300]
-HEADER = SessionHeader(id=SessionId("s"), created_ms=5)
-
-
-@contextmanager
-def fresh(kind: str, **options: Any) -> Iterator[Store]:
-    with tempfile.TemporaryDirectory() as folder:
-        match kind:
-            case "memory":
-                yield MemoryStore(**options)
-            case "simulated":
-                yield SimulatedDisk(**options)
-            case _:
-                yield JsonlStore(folder, **options)
 
 
 @pytest.fixture(params=KINDS)
 def store(request: pytest.FixtureRequest) -> Iterator[Store]:
     with fresh(request.param) as made:
         yield made
-
-
-def turn(seq: int) -> Event:
-    return Event(seq, 1000 + seq, TurnStart(seq))
-
-
-async def filled(store: Store, count: int, header: SessionHeader = HEADER) -> WriteHandle:
-    handle = await store.create(header)
-    for seq in range(count):
-        handle.append(turn(seq))
-    await handle.flush()
-    return handle
 
 
 async def test_a_created_session_exists_and_is_empty(store: Store) -> None:
@@ -199,10 +167,7 @@ async def test_sessions_are_listed_oldest_first(store: Store) -> None:
 async def test_ids_that_cannot_be_names_are_refused_before_any_file(
     bad: str, kind: str, tmp_path: Path
 ) -> None:
-    folder = tmp_path / "inner" / "sessions"
-    made: Store = JsonlStore(folder)
-    if kind != "jsonl":
-        made = MemoryStore() if kind == "memory" else SimulatedDisk()
+    made = made_in(tmp_path / "inner" / "sessions", kind)
     for attempt in (
         lambda: made.create(SessionHeader(id=SessionId(bad), created_ms=0)),
         lambda: made.open(bad),
