@@ -333,6 +333,23 @@ async def test_other_requests_to_end_close_the_log_too(
 
 
 @linux_like
+async def test_what_was_queued_when_it_was_told_to_end_is_read_first(tmp_path: Path) -> None:
+    script = [answer("Well, ", Gate("never"), "x"), "To the queued one.", "To the new one."]
+    async with serve_openai(script) as server:
+        async with in_terminal(chat(server, "--log", "log"), cwd=tmp_path) as (one, keys):
+            await one.printed("> ")
+            keys("first\r")
+            await one.printed("Well,")
+            keys("/queue second\r")
+            await one.printed("(queued: second)")
+            one.process.send_signal(signal.SIGTERM)
+        two = await talk(["chat", "--log", "log", "--resume"], tmp_path, "third")
+    assert two.out == "To the queued one.\nTo the new one.\n"
+    assert one_error(two.err) == "terzetto: 1 message not read yet, sent before the next one"
+    assert [text for role, text in last(server) if role == "user"] == ["first", "second", "third"]
+
+
+@linux_like
 async def test_terminal_that_goes_away_is_the_end(tmp_path: Path) -> None:
     """As when its window is closed; ``nohup`` is not asked for here."""
     async with serve_openai([answer("One, two, ", Gate("never"), "three.")]) as server:

@@ -236,16 +236,15 @@ class _Chat:
         view = self.view
         if self.stdin.live:
             view.recall(agent.history())
+        say = view.note if self.stdin.live else view.error
         for text in repairs(agent.session.events[len(earlier.events) :], torn):
-            if self.stdin.live:
-                view.note(f"repaired: {text}")
-            else:
-                view.error(f"repaired: {text}")
+            say(f"repaired: {text}")
         wanted = ModelSelection(route.provider, route.model, route.effort)
         if agent.model.current() != wanted:
             agent.model.select(route.provider, route.model, route.effort)
         if waiting := len(agent.inbox):
-            view.note(f"{count(waiting, 'message')} not read yet; /queue lists, /cancel drops")
+            then = "; /queue lists, /cancel drops" if self.stdin.live else ""
+            say(f"{count(waiting, 'message')} not read yet, sent before the next one{then}")
 
     def tell_how_to_resume(self) -> None:
         folder, agent = self.options.log, self.agent
