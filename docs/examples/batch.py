@@ -36,10 +36,7 @@ import terzetto
 from terzetto.llm.openai_chat import OpenAIChat
 from terzetto.llm.scripted import Delay, Entry, ScriptedModel, answer, call, refuse
 from terzetto.vocabulary import (
-    AssistantMessage,
-    Completed,
     Request,
-    TurnEnd,
     UserMessage,
     UserSource,
 )
@@ -86,8 +83,6 @@ class Batch:
 
     engine: terzetto.Engine
     model: str
-    stored: frozenset[str]
-    """The sessions of earlier runs."""
     results: Results
     limit: trio.CapacityLimiter
     total: int
@@ -111,8 +106,9 @@ class Batch:
         # A block for each item: when it is left, nothing of the agent is alive any more,
         # and its log is closed and on disk.
         async with self._open(item) as agent:
-            if (text := finished(agent.session)) is not None:
-                return Result(item.id, True, text)
+            done = agent.last_turn()
+            if done is not None and done.reason == "completed":
+                return Result(item.id, True, done.text)
             # A stopped run may have left the prompt pending; it is asked anew below.
             agent.inbox.clear()
             # "leave": when this task is cancelled the engine ends the turn, as `disposed`,
@@ -121,20 +117,14 @@ class Batch:
         return Result(item.id, turn.reason == "completed", turn.text or turn.reason)
 
     def _open(self, item: Item) -> AbstractAsyncContextManager[terzetto.Agent]:
-        if item.session_id in self.stored:
-            return self.engine.open_agent(resume=item.session_id, system=SYSTEM)
+        # An item's session is its own, whichever run began it.
         return self.engine.open_agent(
-            provider="openai", model=self.model, session_id=item.session_id, system=SYSTEM
+            provider="openai",
+            model=self.model,
+            session_id=item.session_id,
+            if_stored="resume",
+            system=SYSTEM,
         )
-
-
-def finished(session: terzetto.Session) -> str | None:
-    """The answer that *session* ended with, or None if it has none yet."""
-    endings = [event.data for event in session.events if isinstance(event.data, TurnEnd)]
-    if not endings or not isinstance(endings[-1].ending, Completed):
-        return None
-    answers = [one for one in session.history() if isinstance(one, AssistantMessage)]
-    return answers[-1].text if answers else None
 
 
 def entered(agent: terzetto.Agent) -> bool:
@@ -202,13 +192,12 @@ async def run_batch(options: argparse.Namespace, items: list[Item], results: Res
     todo = [item for item in items if item.id not in results.done]
     adapter, model = scripted() if options.scripted else from_environment()
     store = terzetto.JsonlStore(options.sessions)
-    stored = frozenset(header.id for header in await store.list())
     async with (
         terzetto.open_engine(adapters=[adapter], tools=[look_up_product], store=store) as engine,
         trio.open_nursery() as nursery,
     ):
         limit = trio.CapacityLimiter(options.at_once)
-        batch = Batch(engine, model, stored, results, limit, len(todo))
+        batch = Batch(engine, model, results, limit, len(todo))
         await nursery.start(stop_on_signal, nursery.cancel_scope)
         async with trio.open_nursery() as running:
             for item in todo:

@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from typing import Literal
 
 import trio
 from attrs import define, field
@@ -50,6 +51,7 @@ from .vocabulary import (
     MessageId,
     ParentCause,
     SessionId,
+    SessionNotFound,
     StoreError,
     chain_text,
     new_message_id,
@@ -91,6 +93,7 @@ class Engine:
         max_tokens: int | None = None,
         cwd: str | None = None,
         session_id: str | None = None,
+        if_stored: Literal["refuse", "resume"] = "refuse",
         resume: str | None = None,
         seed: Sequence[Event] = (),
         parent: Agent | None = None,
@@ -99,14 +102,23 @@ class Engine:
     ) -> AsyncIterator[Agent]:
         """An agent for the length of the block: fresh, or with ``resume=id`` a stored one.
 
+        With ``if_stored="resume"`` the session *session_id* is resumed if it is stored, and
+        else made; *seed*, *cwd* and *meta* are for a fresh one. One that is stored and cannot
+        be loaded is an error, never made anew.
+
         Leaving disposes: a running turn is aborted; ``await agent.wait_idle()`` first to
         let it finish. Left by `trio.Cancelled` or KeyboardInterrupt, pending input is kept
         for the next resume, else it is discarded on the record. Arguments are those of
         `Agents.create` and `Agents.resume`. Raises `AgentCrashed`, cancelling the
         block, if the agent's driver fails.
         """
-        if resume is None:
-            handle = await self.agents.create(
+        if if_stored not in ("refuse", "resume"):
+            raise InvalidValue(f"if_stored: expected 'refuse' or 'resume', got {if_stored!r}")
+        if if_stored == "resume" and session_id is None:
+            raise InvalidValue("if_stored='resume' needs the session_id= to look for")
+
+        async def make() -> AgentHandle:
+            return await self.agents.create(
                 provider=provider,
                 model=model,
                 effort=effort,
@@ -120,14 +132,10 @@ class Engine:
                 meta=meta,
                 setup=setup,
             )
-        else:
-            if session_id is not None or seed or cwd is not None or meta is not None:
-                raise InvalidValue(
-                    "resume= names a stored session; session_id, seed, cwd and meta are for "
-                    "fresh ones"
-                )
-            handle = await self.agents.resume(
-                resume,
+
+        async def stored(name: str) -> AgentHandle:
+            return await self.agents.resume(
+                name,
                 provider=provider,
                 model=model,
                 effort=effort,
@@ -137,6 +145,21 @@ class Engine:
                 parent=parent,
                 setup=setup,
             )
+
+        if resume is not None:
+            if session_id is not None or seed or cwd is not None or meta is not None:
+                raise InvalidValue(
+                    "resume= names a stored session; session_id, seed, cwd and meta are for "
+                    "fresh ones"
+                )
+            handle = await stored(resume)
+        elif if_stored == "resume" and session_id is not None and self.agents.store is not None:
+            try:
+                handle = await stored(session_id)
+            except SessionNotFound:
+                handle = await make()
+        else:
+            handle = await make()
         body: BaseException | None = None
         with trio.CancelScope() as scope:
             handle._life.on_crash = lambda: scope.cancel(reason="the agent crashed")

@@ -38,6 +38,7 @@ CHANGES: dict[type, dict[str, Act]] = {
         "interrupt": lambda agent: agent.interrupt("x"),
         "cancel": lambda agent: agent.cancel(),
         "statistics": lambda agent: agent.statistics(),
+        "wake": lambda agent: agent.wake(),
     },
     Inbox: {
         "append": lambda agent: agent.inbox.append("next-turn", UserMessage("x")),
@@ -69,7 +70,7 @@ CHANGES: dict[type, dict[str, Act]] = {
 """Every plain method that changes something, or that begins to watch it."""
 
 READS: dict[type, set[str]] = {
-    Agent: {"history"},
+    Agent: {"history", "last_turn"},
     Inbox: set(),
     AgentModel: {"current"},
     Session: {"history"},

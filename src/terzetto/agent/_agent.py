@@ -42,7 +42,7 @@ from ._run_state import RunState
 from ._saving import Saving
 from ._scope import AgentScope
 from ._statistics import AgentStatistics, statistics_of
-from ._turn import Turn
+from ._turn import Turn, last_turn
 from ._waiters import Waiter
 
 T = TypeVar("T")
@@ -107,6 +107,13 @@ class Agent:
         """The messages the model would see now."""
         return self.session.history()
 
+    def last_turn(self) -> Turn | None:
+        """The latest turn that has ended, one of an earlier life included; None without one.
+
+        Read from the log at each call, so it costs what the log is long.
+        """
+        return last_turn(self.session)
+
     def statistics(self) -> AgentStatistics:
         """What the agent is doing at this moment; cheap enough to ask often.
 
@@ -161,6 +168,16 @@ class Agent:
         message = self._message(message)
         self._state.send(message, target, wakeup)
         return message.id
+
+    @trio.lowlevel.enable_ki_protection
+    def wake(self) -> bool:
+        """Run what is pending without adding to it: after a resume, or after a cancel or a
+        failure that left input in the inbox.
+
+        Returns whether anything is pending. Raises `AgentDisposed` if the agent is gone.
+        """
+        self._check_thread()
+        return self._state.wake()
 
     @trio.lowlevel.enable_ki_protection
     def cancel(self, cause: CancelCause = UserCause(), *, keep_inbox: bool = False) -> None:

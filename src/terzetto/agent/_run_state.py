@@ -106,9 +106,7 @@ class RunState:
         self.check_open()
         activity = self.activity
         converging = activity is not None and activity.cancelled
-        disposing = self.closing or (
-            activity is not None and isinstance(activity.cause, DisposedCause)
-        )
+        disposing = self._disposing(activity)
         if wakeup and converging and not disposing:
             target = "next-turn"
         self.inbox.append(target, message)
@@ -116,6 +114,19 @@ class RunState:
             self.steered = True
         if wakeup and not disposing:
             self._wake(activity, converging)
+
+    def wake(self) -> bool:
+        """Wake the driver for what is pending, as `send` does; whether anything is."""
+        self.check_open()
+        activity = self.activity
+        if self.turn_open and self.inbox.next_step:
+            self.steered = True
+        if self.session.pending and not self._disposing(activity):
+            self._wake(activity, activity is not None and activity.cancelled)
+        return bool(self.session.pending)
+
+    def _disposing(self, activity: Activity | None) -> bool:
+        return self.closing or (activity is not None and isinstance(activity.cause, DisposedCause))
 
     def interrupt(self, message: UserMessage) -> None:
         """Steer, then cut the stream or batch that runs, if any; its turn goes on."""

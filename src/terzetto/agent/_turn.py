@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from attrs import frozen
 
+from ..session import PendingInput, Session
 from ..vocabulary import (
     SURFACE_TYPES,
     Aborted,
@@ -18,10 +19,13 @@ from ..vocabulary import (
     Event,
     Failed,
     Failure,
+    InboxSpliced,
     Interrupted,
     Message,
     MessageId,
+    TurnEnd,
     TurnEnding,
+    TurnStart,
     Usage,
 )
 
@@ -39,8 +43,9 @@ _REASONS: dict[type, str] = {
 class Turn:
     """One ended turn.
 
-    *reason* is ``completed``, ``blocked``, ``aborted``, ``error`` or ``max-tokens``, and *ending*
-    the same with its facts. *messages* entered the surface during the turn, in order.
+    *reason* is ``completed``, ``blocked``, ``aborted``, ``error`` or ``max-tokens``, and
+    *ending* the same with its facts; one that a crash cut short is ``interrupted``.
+    *messages* entered the surface during the turn, in order.
     *usage* is summed over its requests, None when no provider reported any. *consumed*
     names the input it claimed and did not put back.
     """
@@ -94,6 +99,33 @@ def summarize(
         usage=_total(usages),
         consumed=tuple(consumed),
     )
+
+
+def last_turn(session: Session) -> Turn | None:
+    """The latest turn of *session* that has ended, read from its log; None without one."""
+    pending = PendingInput()
+    first: int | None = None
+    claimed: list[MessageId] = []
+    found: tuple[TurnEnd, int, int, list[MessageId]] | None = None
+    for event in session.events:
+        data = event.data
+        match data:
+            case TurnStart():
+                first, claimed = event.seq, []
+            case InboxSpliced() if first is not None:
+                back = {message.id for message in data.inserted}
+                claimed = [message_id for message_id in claimed if message_id not in back]
+                if data.outcome is None:
+                    claimed += [m.id for m in pending.removed(data) if m.id not in back]
+            case TurnEnd() if first is not None:
+                found, first = (data, first, event.seq, claimed), None
+            case _:
+                pass
+        pending.move(event, first is not None)
+    if found is None:
+        return None
+    end, start, stop, consumed = found
+    return summarize(end.turn, end.ending, session.events[start : stop + 1], consumed)
 
 
 def _total(usages: Sequence[Usage]) -> Usage | None:
