@@ -39,6 +39,7 @@ myst_enable_extensions = ["deflist"]
 myst_heading_anchors = 3
 
 default_role = "py:obj"  # `Name` in a docstring
+suppress_warnings = ["ref.python"]  # modules may each have an `Answer`; such a name is no link
 autodoc_member_order = "bysource"
 autodoc_use_legacy_class_based = True  # sphinxcontrib-trio extends those classes
 autodoc_typehints = "signature"
