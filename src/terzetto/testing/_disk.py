@@ -259,8 +259,8 @@ class SimulatedDisk:
         await trio.lowlevel.checkpoint()
         with trio.CancelScope(shield=True):
             file = await self._find("delete", session_id, self.latency.delete)
-        _refuse_if_owned(file)
-        del self._files[session_id]
+            _refuse_if_owned(file)
+            del self._files[session_id]
 
     def locate(self, session_id: str) -> None:
         """None: there is nothing to look at outside this process."""

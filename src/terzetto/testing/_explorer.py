@@ -129,9 +129,8 @@ def makers(
     scenario: Scenario, model: MakeAdapter | Answers | None
 ) -> tuple[MakeAdapter, MakeAdapter]:
     """What makes the models of first lives, and of second ones."""
-    if model is None:
-        model = getattr(scenario, "model", ())
-    return (model, model) if callable(model) else (scripted(model), scripted(()))
+    given: MakeAdapter | Answers = getattr(scenario, "model", ()) if model is None else model
+    return (given, given) if callable(given) else (scripted(given), scripted(()))
 
 
 def _explore(play: Play, name: str, sources: Sequence[Source], limit: int, stride: int) -> Report:

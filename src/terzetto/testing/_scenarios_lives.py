@@ -17,7 +17,6 @@ from ._recording import Answers, MakeAdapter
 from ._scenarios_turns import REFUSED, nursery_of_the_host, slowly
 from ._stage import Stage
 
-T = TypeVar("T")
 D = TypeVar("D")
 
 
@@ -172,7 +171,7 @@ async def everything(stage: Stage) -> None:
         await trio.sleep(0.1)
         return Retry()
 
-    async def review(value: T, proceed: Callable[[], Awaitable[D]]) -> D:
+    async def review(value: object, proceed: Callable[[], Awaitable[D]]) -> D:
         await trio.lowlevel.checkpoint()
         return await proceed()
 

@@ -123,7 +123,7 @@ class _Clock(trio.abc.Clock, trio.abc.Instrument):
         if self._idle_at != self._steps:
             self._idle_at, self._idle_since = self._steps, time.monotonic()
             return 0.0
-        if _run.GLOBAL_RUN_CONTEXT.runner.waiting_for_idle:
+        if _runner().waiting_for_idle:
             return 1.0  # `wait_all_tasks_blocked` comes before a jump of the clock
         idle = time.monotonic() - self._idle_since
         if self.threads.working and idle < (_LONG if math.isinf(deadline) else _PATIENCE):
@@ -139,10 +139,15 @@ class _Clock(trio.abc.Clock, trio.abc.Instrument):
         self._steps += 1
 
     def _give_up(self, reason: str) -> None:
-        runner = _run.GLOBAL_RUN_CONTEXT.runner
+        runner = _runner()
         _keep([runner, *((task, task.coro) for task in runner.tasks)])
         self.hung = Hung(reason, [where(task) for task in tasks() if not _is_trios(task)])
         raise self.hung
+
+
+def _runner() -> Any:
+    """Trio's own object for this run: only it knows who waits until all are blocked."""
+    return getattr(_run.GLOBAL_RUN_CONTEXT, "runner", None)
 
 
 # --- who waits where ------------------------------------------------------------------
