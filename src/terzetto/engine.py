@@ -95,29 +95,54 @@ class Engine:
         session_id: str | None = None,
         if_stored: Literal["refuse", "resume"] = "refuse",
         resume: str | None = None,
+        fork: str | Agent | None = None,
+        turn: int | None = None,
+        boundary: int | None = None,
         seed: Sequence[Event] = (),
         parent: Agent | None = None,
         meta: Mapping[str, object] | None = None,
         setup: Setup | None = None,
     ) -> AsyncIterator[Agent]:
-        """An agent for the length of the block: fresh, or with ``resume=id`` a stored one.
+        """An agent for the length of the block: fresh, with ``resume=id`` a stored one, or
+        with ``fork=`` on a copy of another's past.
 
         With ``if_stored="resume"`` the session *session_id* is resumed if it is stored, and
-        else made; *seed*, *cwd* and *meta* are for a fresh one. One that is stored and cannot
+        else made; *seed*, *fork*, *cwd* and *meta* are for a fresh one. One that is stored and cannot
         be loaded is an error, never made anew.
 
         Leaving disposes: a running turn is aborted; ``await agent.wait_idle()`` first to
         let it finish. Left by `trio.Cancelled` or KeyboardInterrupt, pending input is kept
         for the next resume, else it is discarded on the record. Arguments are those of
-        `Agents.create` and `Agents.resume`. Raises `AgentCrashed`, cancelling the
-        block, if the agent's driver fails.
+        `Agents.create`, `Agents.resume` and `Agents.fork`. Raises `AgentCrashed`, cancelling
+        the block, if the agent's driver fails.
         """
         if if_stored not in ("refuse", "resume"):
             raise InvalidValue(f"if_stored: expected 'refuse' or 'resume', got {if_stored!r}")
         if if_stored == "resume" and session_id is None:
             raise InvalidValue("if_stored='resume' needs the session_id= to look for")
+        if fork is None and (turn is not None or boundary is not None):
+            raise InvalidValue("turn and boundary say where a fork begins; name it with fork=")
+        if fork is not None and seed:
+            raise InvalidValue("fork= names where the seed comes from; give one of the two")
 
         async def make() -> AgentHandle:
+            if fork is not None:
+                return await self.agents.fork(
+                    fork,
+                    turn=turn,
+                    boundary=boundary,
+                    provider=provider,
+                    model=model,
+                    effort=effort,
+                    system=system,
+                    tools=tools,
+                    max_tokens=max_tokens,
+                    cwd=cwd,
+                    session_id=session_id,
+                    parent=parent,
+                    meta=meta,
+                    setup=setup,
+                )
             return await self.agents.create(
                 provider=provider,
                 model=model,
@@ -147,9 +172,9 @@ class Engine:
             )
 
         if resume is not None:
-            if session_id is not None or seed or cwd is not None or meta is not None:
+            if seed or any(given is not None for given in (session_id, cwd, meta, fork)):
                 raise InvalidValue(
-                    "resume= names a stored session; session_id, seed, cwd and meta are for "
+                    "resume= names a stored session; session_id, seed, fork, cwd and meta are for "
                     "fresh ones"
                 )
             handle = await stored(resume)

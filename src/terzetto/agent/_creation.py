@@ -9,28 +9,29 @@ end unwinds what was built, in reverse, before the error arrives.
 from __future__ import annotations
 
 import inspect
-import secrets
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 import trio
-from attrs import define, evolve, field
+from attrs import define, field
 
-from ..session import CRASH, AgentView, Session, closers, replay
+from ..session import AgentView, Session, fork_header, fork_point, fresh_id
 from ..stores import Store, WriteHandle
 from ..tools import Tool
 from ..vocabulary import (
     AgentDisposed,
-    EndSeed,
     Event,
     ForkError,
+    InvalidValue,
     MessageId,
     ModelSelection,
     SessionHeader,
     SessionId,
+    SessionNotFound,
     UsageError,
     freeze_object,
 )
 from ._agent import Agent
+from ._beginning import check_whole, forked, initial_selection, restored, seeded
 from ._bound import Bound
 from ._driver import Driven
 from ._hooks import SessionStarted, SessionStartSource
@@ -100,7 +101,7 @@ class Agents(AgentRegistry):
         ``agent_created`` listeners raise, after everything built is gone again.
         Cancellation: the same rollback, then `trio.Cancelled`.
         """
-        agent_id = SessionId(session_id or f"session-{secrets.token_hex(8)}")
+        agent_id = SessionId(session_id or fresh_id())
         options = checked_options(provider, model, effort, system, tools, max_tokens, parent, setup)
         header = SessionHeader(
             id=agent_id,
@@ -112,16 +113,7 @@ class Agents(AgentRegistry):
 
         async def acquire() -> tuple[Session, WriteHandle | None]:
             session = self._session(header)
-            replay(session, seed)
-            if session.place.open_turn is not None:
-                raise ForkError("OPEN_TURN", "the seed ends inside a turn; cut it at a turn's end")
-            handle = await self.store.create(header) if self.store is not None else None
-            _attach(session, handle)
-            for event in seed:
-                session.sink(event)
-            if seed:
-                session.append(EndSeed(inherited=True))
-            return session, handle
+            return session, await seeded(session, self.store, seed)
 
         return await self._make(agent_id, options, acquire, "startup")
 
@@ -154,17 +146,96 @@ class Agents(AgentRegistry):
         async def acquire() -> tuple[Session, WriteHandle | None]:
             handle = await store.open(agent_id)
             try:
-                events = await handle.read()
                 session = self._session(handle.header)
-                replay(session, events)
-                _attach(session, handle)
-                _repair(session)
+                await restored(session, handle)
             except BaseException:
                 await handle.close()
                 raise
             return session, handle
 
         return await self._make(agent_id, options, acquire, "resume")
+
+    async def fork(
+        self,
+        source: str | Agent,
+        *,
+        turn: int | None = None,
+        boundary: int | None = None,
+        provider: str | None = None,
+        model: str | None = None,
+        effort: str | None = None,
+        system: str | None = None,
+        tools: Iterable[Tool] = (),
+        max_tokens: int | None = None,
+        cwd: str | None = None,
+        session_id: str | None = None,
+        parent: Agent | None = None,
+        meta: Mapping[str, object] | None = None,
+        setup: Setup | None = None,
+    ) -> AgentHandle:
+        """Make an agent on a copy of a session's past; the source only is read.
+
+        Args:
+            source: An agent, the id of a live one, or that of a stored session, which may
+                be in use.
+            turn: Inherit up to the end of this turn of the source.
+            boundary: Inherit up to the event before this seq, which must be between turns.
+                Without *turn* and *boundary* everything is inherited, and of a source with
+                an open turn what was before that turn.
+            provider: With *model*, a route for what follows, recorded as a choice. Without
+                both, the source's.
+            cwd: Like *meta*, the source's when absent.
+
+        The others are those of `create`. As on `resume`, what the log does not hold is to be
+        given again: with the same *system*, *tools* and *setup*, the first request is what
+        the source itself would send, to the byte. Pending input stays behind. The header
+        names the source (``parent_id``) and counts what was inherited (``seed_length``).
+
+        Raises:
+            ForkError: ``SESSION_NOT_FOUND``; ``SESSION_NOT_LIVE``, without a store;
+                ``INVALID_BOUNDARY``; ``OPEN_TURN``; ``SESSION_ALREADY_EXISTS``.
+            CorruptLog: The source is damaged.
+
+        and everything `create` raises. Cancellation: as `create`.
+        """
+        options = checked_options(provider, model, effort, system, tools, max_tokens, parent, setup)
+        origin, events, route = await self._source(source)
+        seed = events[: fork_point(events, turn=turn, boundary=boundary)]
+        agent_id = SessionId(session_id or fresh_id())
+        header = fork_header(
+            origin, agent_id, self.now_ms(), len(seed), cwd=absolute(cwd), meta=meta
+        )
+        if self.taken(agent_id):
+            raise ForkError("SESSION_ALREADY_EXISTS", f"an agent with id {agent_id!r} is live")
+        chosen = options.selection
+        options.selection = chosen or route
+
+        async def acquire() -> tuple[Session, WriteHandle | None]:
+            session = self._session(header)
+            return session, await forked(session, self.store, seed, chosen)
+
+        return await self._make(agent_id, options, acquire, "startup")
+
+    async def _source(
+        self, source: str | Agent
+    ) -> tuple[SessionHeader, list[Event], ModelSelection | None]:
+        """What is forked: its header, its events, and the model of one that lives."""
+        if not isinstance(source, str):
+            if not isinstance(source, Agent):
+                raise InvalidValue(f"source: expected an agent or a session id, got {source!r}")
+            return await _living(source)
+        if (agent := self.get(source)) is not None:
+            return await _living(agent)
+        if self.store is None:
+            raise ForkError(
+                "SESSION_NOT_LIVE", f"no agent {source!r} is live, and there is no store"
+            )
+        try:
+            header, events = await self.store.read(source)
+        except SessionNotFound as error:
+            raise ForkError("SESSION_NOT_FOUND", str(error)) from error
+        check_whole(header, events)
+        return header, events, None
 
     # --- the transaction ----------------------------------------------------------------
 
@@ -277,7 +348,7 @@ class Agents(AgentRegistry):
         """The agent and its scope around an acquired session. No await."""
         scope = AgentScope(f"agent {session.id}", self.scope)
         state = RunState(session, scope.hooks)
-        model = AgentModel(session, _initial(session, options.selection))
+        model = AgentModel(session, initial_selection(session, options.selection))
         parent = options.parent
         bound = parent._bound if parent is not None else Bound(self.shutdown_timeout)
         saving, runtime = Saving(session, path), self.services.runtime
@@ -316,29 +387,6 @@ class Agents(AgentRegistry):
             agent.scope.hooks.session_started.notify(SessionStarted(agent, source))
 
 
-def _attach(session: Session, handle: WriteHandle | None) -> None:
-    """From here on every append reaches the store's buffer."""
-    if handle is None:
-        session.durable = lambda: session.place.next_seq - 1
-    else:
-        session.sink = handle.append
-        session.durable = lambda: handle.durable_seq
-
-
-def _repair(session: Session) -> None:
-    """Close a crashed log and mark where its history ends (C145)."""
-    closing = evolve(CRASH, uncertain=session.header.durability == "lazy")
-    time_ms = session.place.last_time_ms
-    for draft in closers(session.place, session.pending, session.folds, closing):
-        session.append_draft(draft, time_ms)
-    if not session.place.seeded:
-        session.append(EndSeed())
-
-
-def _initial(session: Session, selection: ModelSelection | None) -> ModelSelection | None:
-    """Saved history wins over the options an agent is rebuilt with (C14)."""
-    header = session.folds.header
-    if header is None:
-        return selection
-    route = header.config.selection
-    return evolve(route, effort=None) if "reasoningEffort" in header.adapter_defaults else route
+async def _living(agent: Agent) -> tuple[SessionHeader, list[Event], ModelSelection | None]:
+    agent.session.check_thread()
+    return agent.session.header, await agent.session.read(), agent.model.current()

@@ -60,9 +60,13 @@ class AgentRegistry:
 
     # --- creation only ------------------------------------------------------------------
 
+    def taken(self, agent_id: SessionId) -> bool:
+        """Whether an agent of this id lives, or is being created."""
+        return agent_id in self._agents or agent_id in self._reserved
+
     def reserve(self, agent_id: SessionId) -> None:
         """Keep the id for a creation in progress. Raises `AgentExists`."""
-        if agent_id in self._agents or agent_id in self._reserved:
+        if self.taken(agent_id):
             raise AgentExists(f"an agent with id {agent_id!r} is live; dispose of it first")
         self._reserved.add(agent_id)
 

@@ -1,13 +1,19 @@
 """Floor 1: what happened, and what follows from it. Nothing here names Trio."""
 
 from ._compacting import Compacting as Compacting, CompactionLock as CompactionLock
+from ._forking import (
+    fork_header as fork_header,
+    fork_point as fork_point,
+    fork_prefix as fork_prefix,
+    fresh_id as fresh_id,
+    unfinished_seed as unfinished_seed,
+)
 from ._inbox import TARGETS as TARGETS, Inbox as Inbox, PendingInput as PendingInput
 from ._log import (
     Bell as Bell,
     EventLog as EventLog,
     Follower as Follower,
     Session as Session,
-    fork_prefix as fork_prefix,
     last_ending as last_ending,
     replay as replay,
 )

@@ -22,7 +22,6 @@ from ..vocabulary import (
     Event,
     EventData,
     Extension,
-    ForkError,
     InvalidValue,
     MessageId,
     ReentrantAppend,
@@ -369,25 +368,6 @@ def replay(session: Session, events: Iterable[Event]) -> None:
             session._take(event, _no_sink)
     finally:
         session.place.strict = True
-
-
-def fork_prefix(events: Sequence[Event], boundary: int | None = None) -> list[Event]:
-    """The events before *boundary* (default: all), for a fork's seed.
-
-    Raises `ForkError`: ``INVALID_BOUNDARY`` outside the log, ``OPEN_TURN`` inside a turn.
-    """
-    stop = len(events) if boundary is None else boundary
-    if not 0 <= stop <= len(events):
-        raise ForkError("INVALID_BOUNDARY", f"boundary: expected 0..{len(events)}, got {stop}")
-    prefix = list(events[:stop])
-    place = Place(strict=False)
-    for event in prefix:
-        place.move(event)
-    if place.open_turn is not None:
-        raise ForkError(
-            "OPEN_TURN", f"event {stop} is inside turn {place.open_turn}; fork at a turn's end"
-        )
-    return prefix
 
 
 def last_ending(session: Session) -> TurnEnd | None:

@@ -96,8 +96,8 @@ class WriteHandle(Protocol):
 class Store(Protocol):
     """Where sessions are kept. Ids that no file name could hold are refused by all stores.
 
-    An engine itself calls `create` and `open` only. `terzetto.testing.check_store` runs what
-    is promised here and in `WriteHandle`.
+    An engine itself calls `create` and `open`, and `read` to fork what is not its own.
+    `terzetto.testing.check_store` runs what is promised here and in `WriteHandle`.
     """
 
     async def create(self, header: SessionHeader) -> WriteHandle:
