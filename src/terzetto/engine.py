@@ -107,8 +107,8 @@ class Engine:
         with ``fork=`` on a copy of another's past.
 
         With ``if_stored="resume"`` the session *session_id* is resumed if it is stored, and
-        else made; *seed*, *fork*, *cwd* and *meta* are for a fresh one. One that is stored and cannot
-        be loaded is an error, never made anew.
+        else made; *seed*, *fork*, *cwd* and *meta* are for a fresh one. One that is stored
+        and cannot be loaded is an error, never made anew.
 
         Leaving disposes: a running turn is aborted; ``await agent.wait_idle()`` first to
         let it finish. Left by `trio.Cancelled` or KeyboardInterrupt, pending input is kept
