@@ -22,4 +22,11 @@ from ._invariants import (
 )
 from ._life import Scenario as Scenario
 from ._stage import SOURCES as SOURCES, Source as Source, Stage as Stage
+from ._store_check import (
+    STORE_LAWS as STORE_LAWS,
+    BrokenLaw as BrokenLaw,
+    BrokenStore as BrokenStore,
+    StoreVerdict as StoreVerdict,
+    check_store as check_store,
+)
 from ._virtual import Hung as Hung, play as play
