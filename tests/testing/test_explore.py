@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 import trio
+from attrs import evolve
 
 import terzetto.agent._step as step_module
+import terzetto.engine as engine_module
 from terzetto import InvalidValue, MemoryStore, ToolRun, tool
 from terzetto.llm.scripted import ScriptedModel, answer, call
 from terzetto.testing import (
@@ -191,6 +194,36 @@ def test_bodies_are_watched_with_and_without_a_run() -> None:
     assert explore(scenario, [calls], sources=INSIDE, check=check).violations == []
     assert ran[0] == [("1", True), ("2", True), ("3", True), ("4", True)]
     assert ran[1:5] == [[*ran[0][:n], (str(n + 1), False)] for n in range(4)], "struck in each"
+
+
+def test_ctrl_c_of_the_user_ends_the_exploration() -> None:
+    """One that comes again belongs to the scenario; one that does not, to somebody at the keys."""
+    pressed: list[int] = []
+
+    async def scenario(stage: Stage) -> None:
+        async with stage.open_engine() as engine, stage.open_agent(engine) as agent:
+            stage.send("followup", "go")
+            pressed.append(stage.point)
+            if len(pressed) == 4:
+                signal.raise_signal(signal.SIGINT)
+            await agent.wait_idle()
+
+    with pytest.raises(KeyboardInterrupt):
+        explore(scenario, sources=USER)
+    assert len(pressed) < 8, "it ended there"
+
+
+def test_what_an_engine_leaves_behind_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Invariant 7, by the engine's own count."""
+    original = engine_module.Engine.statistics
+    monkeypatch.setattr(
+        engine_module.Engine,
+        "statistics",
+        lambda self: evolve(original(self), tool_bodies_running=1),
+    )
+    report = explore(watering(careful=True), [call("water")], sources=[])
+    [violation] = report.violations
+    assert violation.problem.startswith("7. the engine counts what it left behind: ")
 
 
 # --- power cuts -----------------------------------------------------------------------

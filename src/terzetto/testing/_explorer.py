@@ -91,6 +91,7 @@ def explore(
     A run that hangs is a violation, too: time is virtual, and the run is given up when every
     task is blocked for ever. Not to be called inside a Trio run; from the main thread, else
     Ctrl-C cannot be explored. Threads work, sockets and processes do not (`play`).
+    A Ctrl-C of yours while it works is raised, unless it comes with one of its own.
     """
     first, second = makers(scenario, model)
     play = Play(

@@ -60,8 +60,21 @@ class Outcome:
         return self.stage.session.events if self.stage.session is not None else ()
 
 
+_NOBODYS = "7. a KeyboardInterrupt that nobody sent"
+
+
 def run(play_: Play, source: Source | None = None, point: int = 0) -> Outcome:
-    """Play once, struck by *source* at *point*, and say what is wrong."""
+    """Play once, struck by *source* at *point*, and say what is wrong.
+
+    Raises KeyboardInterrupt when one came that does not come again: somebody pressed Ctrl-C.
+    """
+    outcome = _run(play_, source, point)
+    if _NOBODYS in outcome.problems and _NOBODYS not in _run(play_, source, point).problems:
+        raise KeyboardInterrupt
+    return outcome
+
+
+def _run(play_: Play, source: Source | None, point: int) -> Outcome:
     stage = Stage(Recording(play_.make_adapter()), source, point)
     striker = _Striker(stage, play_.checkpoints)
     if _hangs(play_, stage, striker):
@@ -117,7 +130,7 @@ def _hangs(play_: Play, stage: Stage, striker: _Striker) -> bool:
         problems.append(f"7. {type(error).__name__} left the run: {error}")
     by_interrupt = stage.source is not None and stage.source.name.startswith("KeyboardInterrupt")
     if interrupted and not by_interrupt:
-        problems.append("7. a KeyboardInterrupt that nobody sent")
+        problems.append(_NOBODYS)
     inside = stage.source is not None and stage.source.inside is not None
     if by_interrupt and inside and stage.struck and not interrupted:
         problems.append("7. a KeyboardInterrupt was swallowed")
