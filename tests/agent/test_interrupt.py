@@ -181,6 +181,42 @@ async def test_a_clean_up_that_fails_while_it_gives_way_does_not_fail_the_turn(
 
 
 @played
+async def test_a_task_that_fails_while_it_gives_way_does_not_fail_the_turn(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """BC-12: the same of a listener that has a nursery, whose group holds `Cancelled` too."""
+    async with one([answer(say("One."), Gate("mid")), "fine"]) as life:
+
+        async def leak() -> None:
+            try:
+                await trio.sleep_forever()
+            finally:
+                raise RuntimeError("the tap leaks")
+
+        async def listener(value: StreamCall, proceed: object) -> object:
+            stream = await proceed()  # type: ignore[operator]
+
+            @asynccontextmanager
+            async def wrapped() -> AsyncIterator[object]:
+                async with trio.open_nursery() as nursery, stream as chunks:
+                    if value.step == 1:
+                        nursery.start_soon(leak)
+                    yield chunks
+
+            return wrapped()
+
+        life.hooks.stream.listen(listener)
+        life.agent.followup("go")
+        await life.model.gates.wait_reached("mid")
+        life.agent.interrupt("next")
+        await life.agent.wait_idle()
+        assert ending_kinds(life.session) == ["Completed"]
+        assert life.request(1) == ["user: go", "assistant: One.", "user: next"]
+        assert "the tap leaks" in caplog.text
+        check(life.session)
+
+
+@played
 async def test_a_listener_that_fails_uninterrupted_fails_the_turn() -> None:
     """The other side of the test above: nothing is hidden without an interruption."""
     async with one([answer(say("One."))]) as life:

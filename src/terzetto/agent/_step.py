@@ -208,8 +208,10 @@ class StepRunner:
                             failure = chunk.reason.failure
                             break
                         await self._breathe()
-            except Exception as error:  # a listener's clean-up after the interruption
-                if not scope.cancel_called:
+            except BaseException as error:  # a listener's clean-up after the interruption
+                # In a group, if it has a nursery; what is no Exception goes on.
+                hidden = isinstance(without(error, trio.Cancelled), Exception)
+                if not scope.cancel_called or not hidden:
                     raise
                 note_hidden(error, self.session.id)
         await trio.lowlevel.checkpoint_if_cancelled()
