@@ -41,6 +41,7 @@ from terzetto import (
     tool,
 )
 from terzetto.agent import Enter, Reject
+from terzetto.extras.budget import Budget
 from terzetto.llm.scripted import Delay, Gate, Hang, ScriptedModel, answer, call, finish_error, say
 from terzetto.vocabulary import (
     DuplicateMessage,
@@ -571,6 +572,60 @@ async def test_a_message_put_back_is_asked_for_in_no_later_turn() -> None:
         await life.say("go")
         assert [request.tools for request in life.model.requests] == [(), ()]
         assert log(life.session)[-1] == "turn/end Completed"
+
+
+@played
+async def test_a_repair_that_was_put_back_is_withdrawn() -> None:
+    """What a budget kept from entering asks for a tool that no later turn shows."""
+    async with one(["prose", "plain"]) as life:
+        budget = Budget(steps=1).attach(life.agent.scope)
+        with pytest.raises(NoAnswer) as caught:
+            await life.agent.ask("go", returns=int)
+        assert caught.value.turn.reason == "aborted"
+        assert pending(life.agent) == []
+        budget.remove()
+        await life.say("thanks")
+        assert not any("has not been received" in entry for entry in life.request())
+        check(life.session)
+
+
+@played
+async def test_a_repair_that_a_crash_left_is_withdrawn_when_resumed() -> None:
+    """C145: nobody waits for that answer in the next life; other input is kept."""
+    store = MemoryStore()
+    reached = trio.Event()
+
+    async def hold_the_second(value: Any, proceed: Any) -> Any:
+        if value.step == 2:
+            reached.set()
+            await trio.sleep_forever()
+        return await proceed()
+
+    async def ask(agent: Agent) -> None:
+        await agent.ask("go", returns=int)
+
+    async with one(["prose"], engine={"store": store}) as life, trio.open_nursery() as nursery:
+        life.hooks.pre_step.listen(hold_the_second)
+        nursery.start_soon(ask, life.agent)
+        await reached.wait()
+        life.agent.followup("and then")
+        events = list(life.session.events)
+        header = life.session.header
+        nursery.cancel_scope.cancel()
+
+    crashed = MemoryStore()
+    handle = await crashed.create(header)
+    for event in events:
+        handle.append(event)
+    await handle.close()
+    route: dict[str, Any] = {"provider": None, "model": None}
+    async with one(["plain"], engine={"store": crashed}, resume=header.id, **route) as life:
+        assert pending(life.agent) == ["and then"]
+        life.agent.wake()
+        await life.agent.wait_idle()
+        assert "user: and then" in life.request()
+        assert not any("has not been received" in entry for entry in life.request())
+        check(life.session)
 
 
 @played

@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 from attrs import define, evolve, field, fields, frozen
 
 from ..hooks import Registration
-from ..session import Inbox, Session
+from ..session import Inbox, Session, asks_again
 from ..tools import AnswerForm, Tool, ToolLayer, ToolRun, answer_forms, type_name
 from ..vocabulary import (
     AssistantChunk,
@@ -203,11 +203,14 @@ class OwedAnswer:
             inbox.append("next-step", message)
         return message is not None
 
-    def end(self) -> None:
-        """The turn is closed."""
+    def end(self, inbox: Inbox) -> None:
+        """The turn is closed. What it asked once more and had to put back is withdrawn: in a
+        later turn there is no such tool to call."""
         if self._by is not None:
             self._by.end()
         self._by = None
+        for message_id in [m.id for m in inbox.next_step if asks_again(m)]:
+            inbox.remove(message_id)
 
 
 def _free_name(name: str, taken: set[str]) -> str:

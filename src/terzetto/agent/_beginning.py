@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from attrs import evolve
 
-from ..session import CRASH, Session, closers, replay, unfinished_seed
+from ..session import CRASH, Session, closers, replay, unfinished_seed, withdrawn
 from ..stores import Store, WriteHandle
 from ..vocabulary import (
     CorruptLog,
@@ -98,6 +98,8 @@ def _repair(session: Session) -> None:
     closing = evolve(CRASH, uncertain=session.header.durability == "lazy")
     time_ms = session.place.last_time_ms
     for draft in closers(session.place, session.pending, session.folds, closing):
+        session.append_draft(draft, time_ms)
+    for draft in withdrawn(session.pending):
         session.append_draft(draft, time_ms)
     if not session.place.seeded:
         session.append(EndSeed())

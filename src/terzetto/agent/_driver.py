@@ -197,7 +197,7 @@ class _Loop:
         stopped = trio.current_effective_deadline() == -math.inf
         cut = self._judge(activity, outcome, caught, stopped)
         self._close(number, cut)
-        state.owed.end()
+        state.owed.end(state.inbox)
         state.turn_open = False
         try:
             if cut.reraise is None:
@@ -257,6 +257,8 @@ class _Loop:
 
     def _append(self, draft: Draft) -> None:
         if isinstance(draft.data, InboxSpliced):
+            back = {message.id for message in draft.data.inserted}
+            self._consumed = [i for i in self._consumed if i not in back]
             self.state.splice(draft.data)
         else:
             self.session.append_draft(draft)

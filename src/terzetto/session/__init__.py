@@ -24,7 +24,9 @@ from ._recovery import (
     NewId as NewId,
     anchor_draft as anchor_draft,
     answer_draft as answer_draft,
+    asks_again as asks_again,
     closers as closers,
+    withdrawn as withdrawn,
 )
 from ._surface import (
     Folds as Folds,

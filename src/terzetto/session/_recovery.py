@@ -25,6 +25,7 @@ from ..vocabulary import (
     Interrupted,
     MessageId,
     ModelSource,
+    PluginSource,
     StepEnd,
     Stop,
     TextBlock,
@@ -117,6 +118,19 @@ def _discard(pending: PendingInput, target: InboxTarget, ids: set[MessageId]) ->
         while count < len(found) and found[count] == found[0] + count:
             count += 1
         yield Draft(InboxSpliced(target, found[0], count, outcome="canceled"))
+
+
+def asks_again(message: UserMessage) -> bool:
+    """Whether *message* asks once more for the typed answer of the turn that sent it."""
+    return message.source == PluginSource(texts.ANSWER_PLUGIN)
+
+
+def withdrawn(pending: PendingInput) -> Iterator[Draft]:
+    """Discard what asks for a typed answer once more, in a log without an open turn: that
+    turn is over, and its tool is not shown in any other. Lazy as `closers` is."""
+    for target in TARGETS:
+        stale = {message.id for message in pending.lists[target] if asks_again(message)}
+        yield from _discard(pending, target, stale)
 
 
 def anchor_draft(place: Place, folds: Folds, new_id: NewId) -> Draft | None:
