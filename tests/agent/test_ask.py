@@ -8,6 +8,7 @@ import pytest
 import trio
 from tests.agent.kit import (
     ROUTE,
+    Faults,
     check,
     discarded,
     ending_kinds,
@@ -655,6 +656,31 @@ async def test_an_ask_cancelled_in_the_tick_of_its_answer_takes_nothing_back() -
             agent.followup("later")
             await agent.wait_idle()
             assert ending_kinds(agent.session) == ["Completed", "Completed"]
+
+
+@played
+async def test_an_ask_cancelled_while_the_agents_log_is_closed_is_just_cancelled() -> None:
+    """The write path takes no edit any more, so what is pending stays for the next resume."""
+    store, asking, cut = Faults(), trio.CancelScope(), []
+
+    async def closing() -> None:
+        asking.cancel()
+        await settled()
+
+    async def ask(agent: Agent) -> None:
+        with asking:
+            await agent.ask("mine")
+        cut.append(asking.cancelled_caught)
+
+    async with trio.open_nursery() as nursery:
+        async with engine_on(ScriptedModel([answer(Hang())]), store=store) as engine:
+            agent = (await engine.agents.create(**ROUTE)).agent
+            agent.followup("running")
+            nursery.start_soon(ask, agent)
+            await settled()
+            store.at["close"] = closing
+    assert cut == [True]
+    assert pending(agent) == ["mine"]
 
 
 @played

@@ -252,7 +252,7 @@ class Agent:
             self.followup(message)
             await waiter.done.wait()
         except trio.Cancelled:
-            if on_cancel == "cancel" and not waiter.done.is_set() and not state.gone:
+            if on_cancel == "cancel" and not waiter.done.is_set() and not state.sealed:
                 self._withdraw(waiter)
             raise
         finally:
