@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Literal
 
@@ -21,6 +21,7 @@ from .agent import (
     AgentHandle,
     Agents,
     AgentScope,
+    Commit,
     Driver,
     EngineStatistics,
     LoopDriver,
@@ -158,6 +159,13 @@ class Engine:
                 setup=setup,
             )
 
+        loaded = False
+
+        def composed(agent: Agent) -> Awaitable[Commit | None] | Commit | None:
+            nonlocal loaded
+            loaded = True
+            return setup(agent) if setup is not None else None
+
         async def stored(name: str) -> AgentHandle:
             return await self.agents.resume(
                 name,
@@ -168,7 +176,7 @@ class Engine:
                 tools=tools,
                 max_tokens=max_tokens,
                 parent=parent,
-                setup=setup,
+                setup=composed,
             )
 
         if resume is not None:
@@ -182,6 +190,8 @@ class Engine:
             try:
                 handle = await stored(session_id)
             except SessionNotFound:
+                if loaded:  # it is stored: another session was not found, while composing
+                    raise
                 handle = await make()
         else:
             handle = await make()

@@ -68,6 +68,29 @@ async def test_what_is_stored_and_cannot_be_loaded_is_an_error() -> None:
 
 
 @played
+async def test_another_session_that_is_not_found_while_composing_is_the_error() -> None:
+    """C7: what *setup* misses says nothing of the session itself."""
+
+    def compose(agent: terzetto.Agent) -> None:
+        raise SessionNotFound("no session 'the child'")
+
+    store = Faults()
+    options: dict[str, Any] = {"session_id": "job-7", "if_stored": "resume", **ROUTE}
+    async with engine_on(ScriptedModel(["fine"]), store=store) as engine:
+        async with engine.open_agent(**options) as agent:
+            await agent.ask("go")
+        with pytest.raises(SessionNotFound, match="the child"):
+            async with engine.open_agent(**options, setup=compose):
+                pass
+        assert store.seen.count("create") == 1
+        with pytest.raises(SessionNotFound, match="the child"):
+            async with engine.open_agent(**{**options, "session_id": "new"}, setup=compose):
+                pass
+        async with engine.open_agent(**options) as agent:
+            assert len(agent.history()) == 2
+
+
+@played
 async def test_without_a_store_there_is_nothing_to_resume() -> None:
     async with engine_on(ScriptedModel(["fine"])) as engine:
         async with engine.open_agent(session_id="x", if_stored="resume", **ROUTE) as agent:
@@ -137,6 +160,32 @@ async def test_input_that_was_put_back_is_not_consumed() -> None:
         assert turn is not None
         assert (turn.reason, turn.consumed, turn.messages) == ("aborted", (), ())
         assert pending(life.agent) == ["go"]
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_a_turn_cancelled_before_it_entered_its_input_consumed_none(keep: bool) -> None:
+    """Put back, and without *keep* discarded: `ask` and the log say the same."""
+
+    @played
+    async def run() -> None:
+        async with one(["never"]) as life:
+
+            async def hold(value: object, proceed: object) -> object:
+                await trio.sleep_forever()
+
+            async def ask() -> None:
+                turns.append(await life.agent.ask("go"))
+
+            turns: list[terzetto.Turn] = []
+            life.hooks.pre_step.listen(hold)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(ask)
+                await trio.testing.wait_all_tasks_blocked()
+                life.agent.cancel(keep_inbox=keep)
+            assert turns == [life.agent.last_turn()]
+            assert turns[0].consumed == ()
+
+    run()
 
 
 @settings(max_examples=60)
