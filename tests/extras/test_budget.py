@@ -169,6 +169,28 @@ async def test_cost_is_counted_with_the_price() -> None:
 
 
 @played
+async def test_a_price_that_fails_counts_nothing_twice() -> None:
+    """Its error is the caller's; what was used is counted once, when the price is back."""
+    broken = True
+
+    def price(provider: str, model: str, usage: Usage) -> float:
+        if broken and usage.input_tokens == 10:
+            raise LookupError("no price for m")
+        return 1.0
+
+    async with one([answer(used(101), "one"), answer(used(11), "two")]) as life:
+        budget = Budget(cost=100, price=price, per="session")
+        await life.say()
+        await life.say()
+        for _ in range(3):
+            with pytest.raises(LookupError):
+                budget.spent(life.session)
+        broken = False
+        spent = budget.spent(life.session)
+        assert (spent.steps, spent.tokens, spent.cost) == (2, 112, 2.0)
+
+
+@played
 async def test_a_turn_that_ends_by_itself_is_not_touched() -> None:
     async with one([answer(call("echo")), "done"], [echo]) as life:
         Budget(steps=2).attach(life.agent.scope)

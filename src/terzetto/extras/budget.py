@@ -75,8 +75,8 @@ class _Tally:
 
     def read(self, session: Session) -> None:
         for event in session.events[self._next :]:
-            self._take(event)
-        self._next = len(session.events)
+            self._take(event)  # raises what a price raises; then it is taken again
+            self._next += 1
         now = session.now_ms()
         self.turn = self._of_turn(now)
 
@@ -111,12 +111,11 @@ class _Tally:
                 pass
 
     def _settle(self, usage: Usage | None) -> None:
+        if usage is not None:
+            cost = 0.0 if self.price is None else self.price(*self._route, usage)
+            self._cost += cost
+            self._tokens += usage.input_tokens + usage.output_tokens
         self._reported = None
-        if usage is None:
-            return
-        self._tokens += usage.input_tokens + usage.output_tokens
-        if self.price is not None:
-            self._cost += self.price(*self._route, usage)
 
 
 def _added(one: Spent, other: Spent) -> Spent:
