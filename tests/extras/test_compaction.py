@@ -48,6 +48,7 @@ from terzetto.vocabulary import (
     InvalidValue,
     Request,
     UsageChunk,
+    UsageError,
     UserMessageEvent,
 )
 
@@ -574,6 +575,27 @@ async def test_a_bracket_commits_once_and_refuses_a_wrong_range() -> None:
             "end completed",
         ]
         replay(type(life.session)(life.session.header, lambda: 0), life.session.events)
+
+
+@played
+async def test_a_bracket_that_is_over_cannot_commit_into_another() -> None:
+    """C165: one summary, one replacement, one block for each."""
+    async with one(answers()) as life:
+        await fill(life, 2)
+        first, last = life.session.surface.nodes[1].seq, life.session.surface.nodes[2].seq
+        early = life.session.compacting()
+        with early:
+            pass
+        with life.session.compacting():
+            with pytest.raises(UsageError, match="inside its block"):
+                early.commit(first, last, UserMessage("x"), "x")
+        with pytest.raises(UsageError, match="one block"):
+            with early:
+                raise AssertionError("entered again")
+        assert bracket(life) == ["start", "end failed"] * 2
+        with life.session.compacting() as late:
+            late.commit(first, last, UserMessage("x"), "x")
+        check(life.session)
 
 
 # --- cut short anywhere --------------------------------------------------------------------

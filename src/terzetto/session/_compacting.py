@@ -54,10 +54,13 @@ class Compacting:
 
     _session: Session
     id: str
+    _entered: bool = field(default=False, init=False)
     _committed: bool = field(default=False, init=False)
 
     def __enter__(self) -> Self:
         lock = self._session.compaction
+        if self._entered:
+            raise UsageError("a compaction has one block; ask the session for another one")
         if lock.live:
             raise AgentBusy(f"session {self._session.id!r} is being compacted already")
         if lock.open_id is not None:
@@ -65,6 +68,7 @@ class Compacting:
         lock.live = True
         try:
             self._session.append(CompactionStart(self.id))
+            self._entered = True
         except BaseException:
             lock.live = False
             raise
@@ -75,7 +79,8 @@ class Compacting:
 
         At most once. Raises as `Session.replace` does, and then appends nothing.
         """
-        if self._committed or not self._session.compaction.live:
+        lock = self._session.compaction
+        if self._committed or not lock.live or lock.open_id != self.id:
             raise UsageError("a compaction commits once, inside its block")
         drafts = planned(self._session.surface, start, end, (message,))
         self._session.append(CompactionSummary(self.id, summary))

@@ -29,6 +29,7 @@ def planned(surface: Surface, start: int, end: int, messages: Sequence[UserMessa
 
     Raises `InvalidValue`, saying what was expected, before anything is planned.
     """
+    messages = tuple(messages)
     nodes = surface.span(start, end)
     if nodes is None:
         raise InvalidValue(
