@@ -7,7 +7,16 @@ from typing import Any
 import pytest
 import trio
 from hypothesis import given, settings
-from tests.agent.kit import ROUTE, Faults, check, ending_kinds, engine_on, pending, played
+from tests.agent.kit import (
+    ROUTE,
+    Faults,
+    check,
+    ending_kinds,
+    engine_on,
+    pending,
+    play,
+    played,
+)
 from tests.agent.rig import one
 from tests.strategies_logs import legal_logs, recorded_logs
 
@@ -15,14 +24,16 @@ import terzetto
 from terzetto import (
     AgentDisposed,
     AgentExists,
+    InboxNotice,
     InvalidValue,
     SessionExists,
     SessionNotFound,
     StoreError,
     UserCause,
+    tool,
 )
 from terzetto.agent._turn import last_turn
-from terzetto.llm.scripted import Gate, ScriptedModel, answer, refuse, say
+from terzetto.llm.scripted import Gate, ScriptedModel, answer, call, refuse, say
 from terzetto.session import Session, replay
 from terzetto.vocabulary import SessionHeader, SessionId, TurnEnd, TurnStart
 
@@ -301,3 +312,51 @@ async def test_a_disposed_agent_refuses() -> None:
         pass
     with pytest.raises(AgentDisposed):
         life.agent.wake()
+
+
+# --- what a stop leaves pending -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("waits", ["wait_idle", "ask", "wait_status"])
+@pytest.mark.parametrize("struck", ["body", "listener"])
+def test_a_ctrl_c_keeps_pending_input_whoever_hears_of_it_first(waits: str, struck: str) -> None:
+    """Who waits for the agent may be told that the turn is over, and leave its block, before
+    the interrupt reaches him. The scheduler's choice must not decide what is kept."""
+
+    @tool
+    async def strike() -> str:
+        """Be interrupted."""
+        if struck == "body":
+            raise KeyboardInterrupt
+        return "struck"
+
+    async def main(store: Faults) -> None:
+        async with one([answer(call("strike"))], [strike], engine={"store": store}) as life:
+
+            def listener(value: object) -> None:
+                raise KeyboardInterrupt
+
+            if struck == "listener":
+                life.hooks.tool_result.listen(listener)
+            agent = life.agent
+            if waits == "ask":
+                def queue(notice: InboxNotice) -> None:
+                    agent.inbox.append("next-turn", terzetto.UserMessage("later"))
+
+                life.hooks.inbox_claimed.listen(queue)
+                await agent.ask("go")
+            else:
+                agent.followup("go")
+                agent.followup("later")
+                await (agent.wait_idle() if waits == "wait_idle" else agent.wait_status("idle"))
+
+    for seed in range(12):
+        store = Faults()
+        with pytest.raises(BaseException) as stopped:  # noqa: PT011
+            play(main, store, seed=seed)
+        assert "KeyboardInterrupt" in repr(stopped.value)
+        (header,) = store.inner._sessions
+        session = Session(SessionHeader(id=SessionId("s"), created_ms=0), now_ms=lambda: 0)
+        replay(session, store.stored(header))
+        assert [m.text for m in session.pending.lists["next-turn"]] == ["later"]
+        assert ending_kinds(session) == ["Aborted DisposedCause"]

@@ -132,6 +132,7 @@ class _Loop:
             # An activity cancelled before its turn opened opens none.
             ending = None if activity.cancelled else await self._turn(activity)
             if state.stop is not None:
+                state.stopped = True
                 self._idle()
                 stop, state.stop = state.stop, None
                 raise stop
@@ -196,6 +197,7 @@ class _Loop:
         # put its own in the place of `Cancelled`.
         stopped = trio.current_effective_deadline() == -math.inf
         cut = self._judge(activity, outcome, caught, stopped)
+        state.stopped = state.stopped or cut.reraise is not None or state.stop is not None
         self._close(number, cut)
         state.owed.end(state.inbox)
         state.turn_open = False

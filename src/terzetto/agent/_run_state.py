@@ -43,7 +43,8 @@ class RunState:
     over. *late_wake*: waking input came after `turn/end`. *steered*: waking input for the
     open turn is unclaimed. *step*: the scope of the stream or batch that runs. *stop*: a
     KeyboardInterrupt or SystemExit of a listener, raised by the driver once the turn is
-    closed.
+    closed. *stopped*: the driver raises the host's cancel or such a stop, so pending input
+    is kept however the agent's block is left.
     """
 
     session: Session
@@ -57,6 +58,7 @@ class RunState:
     sealed: bool = False
     gone: bool = False
     stop: BaseException | None = None
+    stopped: bool = False
     turn_open: bool = False
     late_wake: bool = False
     steered: bool = False
@@ -195,7 +197,8 @@ class RunState:
         if self.closing:
             return
         self.closing = True
-        self.cancel(cause, keep_inbox=keep_inbox)
+        # Who waited for the agent may leave its block before he hears what stopped it.
+        self.cancel(cause, keep_inbox=keep_inbox or self.stopped)
         if self.flushing is not None:
             self.flushing.cancel(reason="the agent is being disposed of")
         self.changed()
