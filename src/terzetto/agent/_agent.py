@@ -348,7 +348,8 @@ class Agent:
         self._check_thread()
         self._check_alive()
         selection = selection or self.model.current()
-        return await complete(self, self._runtime, messages, selection, tools, max_tokens)
+        stream = self.scope.hooks.stream
+        return await complete(self, stream, self._runtime, messages, selection, tools, max_tokens)
 
     # --- checks -------------------------------------------------------------------------
 

@@ -8,11 +8,12 @@ retry, because it is no part of the conversation.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import trio
 
+from ..hooks import Waterfall
 from ..llm import ChunkStream, ModelRuntime, StreamCall
+from ..session import AgentView
 from ..vocabulary import (
     AbortedFinish,
     AssistantMessage,
@@ -33,15 +34,13 @@ from ..vocabulary import (
     texts,
 )
 
-if TYPE_CHECKING:
-    from ._agent import Agent
-
 _FAIR_AFTER = 50
 """Chunks in a row after which others get to run."""
 
 
 async def complete(
-    agent: Agent,
+    agent: AgentView,
+    stream: Waterfall[StreamCall, ChunkStream],
     runtime: ModelRuntime,
     messages: str | Sequence[Message],
     selection: ModelSelection | None,
@@ -78,7 +77,7 @@ async def complete(
     place = session.place
     call = StreamCall(agent, place.open_turn or 0, place.open_step or 0, 0, request)
     assembler = BlockAssembler()
-    async with await agent.scope.hooks.stream.run(call, open_stream) as chunks:
+    async with await stream.run(call, open_stream) as chunks:
         unparked = 0
         async for chunk in chunks:
             assembler.push(chunk)
