@@ -13,6 +13,7 @@ from tests.agent.rig import Fussy, one, shown
 from terzetto import (
     AgentDisposed,
     CodedError,
+    InvalidValue,
     ModelSelection,
     PluginSource,
     ProviderError,
@@ -116,6 +117,28 @@ async def test_what_cannot_be_asked_is_refused() -> None:
         with pytest.raises(AgentDisposed):
             await agent.complete("go", selection=ModelSelection("scripted", "m"))
     assert model.attempts == 0
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"messages": ["text"]},
+        {"messages": UserMessage("alone")},
+        {"messages": b"bytes"},
+        {"messages": "go", "tools": ["read"]},
+        {"messages": "go", "selection": "m"},
+    ],
+    ids=str,
+)
+def test_what_is_no_request_is_refused_before_an_adapter_sees_it(given: dict[str, Any]) -> None:
+    @played
+    async def run() -> None:
+        async with one(["fine"]) as life:
+            with pytest.raises(InvalidValue, match=r"expected .*, got"):
+                await life.agent.complete(**given)
+            assert life.model.attempts == 0
+
+    run()
 
 
 async def test_it_belongs_to_the_thread() -> None:

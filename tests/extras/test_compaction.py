@@ -598,6 +598,27 @@ async def test_a_bracket_that_is_over_cannot_commit_into_another() -> None:
         check(life.session)
 
 
+@played
+async def test_a_bracket_whose_agent_is_gone_hides_no_cancellation() -> None:
+    """The log is over, and stays as it was: an orphan, as a crash leaves it."""
+    async with engine_on(ScriptedModel(answers())) as engine:
+        handle = await engine.agents.create(**ROUTE)
+        session = handle.agent.session
+        with trio.CancelScope() as scope:
+            with session.compacting():
+                await handle.dispose()
+                scope.cancel()
+                await trio.lowlevel.checkpoint()
+        assert scope.cancelled_caught
+        assert session.compaction.open_id is not None
+        assert not session.compaction.live
+
+        handle = await engine.agents.create(**ROUTE)
+        with pytest.raises(AgentDisposed):
+            with handle.agent.session.compacting():
+                await handle.dispose()
+
+
 # --- cut short anywhere --------------------------------------------------------------------
 
 

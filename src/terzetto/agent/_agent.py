@@ -341,6 +341,7 @@ class Agent:
         Raises:
             ProviderError: The request failed, with the provider's facts.
             CodedError: ``NO_ROUTE``: neither a selection nor a current model.
+            InvalidValue: *messages*, *tools* or *selection* are something else.
             AgentDisposed: The agent is gone.
 
         Cancellation: the connection is closed and nothing is left behind.

@@ -8,6 +8,7 @@ retry, because it is no part of the conversation.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import get_args
 
 import trio
 
@@ -22,6 +23,7 @@ from ..vocabulary import (
     CodedError,
     Completion,
     ErrorFinish,
+    InvalidValue,
     Message,
     ModelSelection,
     ModelSource,
@@ -48,14 +50,18 @@ async def complete(
     max_tokens: int | None,
 ) -> Completion:
     """See `Agent.complete`."""
+    session = agent.session
+    if isinstance(messages, str):
+        messages = (UserMessage(messages, id=session.new_id()),)
+    _check("messages", messages, get_args(Message))
+    _check("tools", tools, (ToolSchema,))
     await trio.lowlevel.checkpoint()
     if selection is None:
         raise CodedError(
             "no model is selected; give selection= or call agent.model.select()", texts.NO_ROUTE
         )
-    session = agent.session
-    if isinstance(messages, str):
-        messages = (UserMessage(messages, id=session.new_id()),)
+    if not isinstance(selection, ModelSelection):
+        raise InvalidValue(f"selection: expected a ModelSelection, got {type(selection).__name__}")
     config = CallConfig(
         provider=selection.provider,
         model=selection.model,
@@ -94,3 +100,15 @@ async def complete(
     return Completion(
         message=message, finish=finish.reason if finish else Stop(), usage=answer.usage
     )
+
+
+def _check(name: str, values: object, kinds: tuple[type, ...]) -> None:
+    """Refuse what no adapter could send, before one trips over it."""
+    expected = " or ".join(kind.__name__ for kind in kinds)
+    if not isinstance(values, Sequence) or isinstance(values, (str, bytes)):
+        raise InvalidValue(f"{name}: expected a list of {expected}, got {type(values).__name__}")
+    for value in values:
+        if not isinstance(value, kinds):
+            raise InvalidValue(
+                f"{name}: expected {expected}, got {type(value).__name__} among them"
+            )

@@ -49,7 +49,9 @@ class Compacting:
 
     Entering appends ``compaction/start``, leaving appends ``compaction/end``: completed
     after `commit`, canceled when a cancellation or a stop of the program leaves the block,
-    failed otherwise. No method waits, so a cancelled block closes its bracket.
+    failed otherwise. No method waits, so a cancelled block closes its bracket. Of an agent
+    that is disposed of meanwhile the log stays as it is: a block that ends by itself then
+    raises `AgentDisposed`.
     """
 
     _session: Session
@@ -99,4 +101,10 @@ class Compacting:
         elif error is not None and not isinstance(error, Exception):
             outcome = "canceled"
         self._session.compaction.live = False
-        self._session.append(CompactionEnd(self.id, outcome))
+        try:
+            self._session.append(CompactionEnd(self.id, outcome))
+        except UsageError:
+            # Its agent is gone: an orphan is left. What leaves the block, a cancellation
+            # above all, says more.
+            if error is None:
+                raise
