@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import trio
-from tests.stores.kit import BAD_IDS, HEADER, KINDS, filled, fresh, turn
+from tests.stores.kit import BAD_IDS, HEADER, KINDS, filled, fresh, made_in, turn
 
 from terzetto.stores import JsonlStore, MemoryStore, Store, _jsonl_file
 from terzetto.vocabulary import (
@@ -21,6 +22,7 @@ from terzetto.vocabulary import (
     SessionLocked,
     SessionNotFound,
     StoreError,
+    UsageError,
 )
 
 
@@ -156,3 +158,12 @@ async def test_a_log_deleted_while_it_is_being_opened_is_not_opened(
     with pytest.raises(SessionLocked):
         await store.open("s")
     await handle.close()
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "sqlite"])
+def test_where_files_cannot_be_locked_a_store_is_refused(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "platform", "win32")
+    with pytest.raises(UsageError, match="locks files as POSIX systems do; Windows cannot"):
+        made_in(tmp_path, kind)

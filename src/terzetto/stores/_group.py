@@ -68,7 +68,7 @@ class Group(Generic[J]):
     worker: Worker[J]
     commits: int = 0
     _users: int = field(default=0, init=False)
-    _next: _Batch[J] = field(factory=_Batch, init=False)
+    _next: _Batch[J] = field(factory=lambda: _Batch(), init=False)
     _busy: trio.Event | None = field(default=None, init=False)
     _limiter: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(1), init=False)
 
@@ -113,6 +113,7 @@ class Group(Generic[J]):
     async def _do(self, batch: _Batch[J]) -> None:
         entries = list(batch.waiting)
         jobs = [entry.make() for entry in entries]
+        failures: list[Exception | None] = []
         try:
             with trio.CancelScope(shield=True):
                 failures = await trio.to_thread.run_sync(
