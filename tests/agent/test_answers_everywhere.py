@@ -24,11 +24,13 @@ from terzetto import (
 from terzetto.llm.loopback import serve_openai
 from terzetto.llm.openai_chat import OpenAIChat
 from terzetto.llm.scripted import Delay, ScriptedModel, answer, call, say
+from terzetto.session import PendingInput, asks_again
 from terzetto.testing import SOURCES, Evidence, Source, Stage, check_invariants, explore
 from terzetto.vocabulary import (
     InboxSpliced,
     StepStart,
     ToolResultEvent,
+    TurnEnd,
     TurnStart,
 )
 
@@ -116,7 +118,12 @@ def tools_keep_to_their_turns(evidence: Evidence) -> list[str]:
     """The eight, and: what was declared in a turn is what that turn was asked for."""
     problems = list(check_invariants(evidence))
     turn = steps = 0
+    pending, in_turn = PendingInput(), False
     for event in evidence.events:
+        in_turn = isinstance(event.data, TurnStart) or (
+            in_turn and not isinstance(event.data, TurnEnd)
+        )
+        pending.move(event, in_turn)
         match event.data:
             case TurnStart(turn=turn):
                 steps = 0
@@ -130,6 +137,8 @@ def tools_keep_to_their_turns(evidence: Evidence) -> list[str]:
                     problems.append(f"turn {turn} called a tool that it was not shown")
             case _:
                 pass
+    if not in_turn and any(map(asks_again, pending.lists["next-step"])):
+        problems.append("a repair message outlives its turn")
     return problems
 
 

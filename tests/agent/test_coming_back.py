@@ -340,6 +340,7 @@ def test_a_ctrl_c_keeps_pending_input_whoever_hears_of_it_first(waits: str, stru
                 life.hooks.tool_result.listen(listener)
             agent = life.agent
             if waits == "ask":
+
                 def queue(notice: InboxNotice) -> None:
                     agent.inbox.append("next-turn", terzetto.UserMessage("later"))
 

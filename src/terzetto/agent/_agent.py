@@ -108,7 +108,8 @@ class Agent:
         return self.session.history()
 
     def last_turn(self) -> Turn | None:
-        """The latest turn that has ended, one of an earlier life included; None without one.
+        """The latest turn that has ended, of an earlier life or of a fork's past included; None
+        without one.
 
         Read from the log at each call, so it costs what the log is long.
         """
@@ -160,6 +161,7 @@ class Agent:
 
         Raises:
             DuplicateMessage: A message with this id is pending.
+            ReentrantAppend: Called from an observer of the session's log.
             AgentDisposed: The agent is gone.
         """
         self._check_thread()

@@ -154,7 +154,7 @@ class Compaction:
         """Compact now, whatever the size; the agent must be idle.
 
         Returns the summary, or None when there is nothing that may be cut away, or so
-        little that no summary could be smaller.
+        little that no summary could be smaller. Old tool results are shortened in any case.
 
         Raises:
             AgentBusy: Something runs, or this session is being compacted.
