@@ -6,6 +6,7 @@ import errno
 import os
 import resource
 import shutil
+import signal
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
@@ -71,6 +72,7 @@ class Disk:
     fail_after: Exception | None = None
     fails_once: bool = False
     hold: bool = False
+    interrupt: bool = False
     entered: trio.Event = field(factory=trio.Event)
     leave: threading.Event = field(factory=threading.Event)
 
@@ -79,6 +81,9 @@ class Disk:
         if self.hold:
             trio.from_thread.run_sync(self.entered.set)
             assert self.leave.wait(30)
+        if self.interrupt:
+            self.interrupt = False
+            os.kill(os.getpid(), signal.SIGINT)
         before, after = self.fail_before, self.fail_after
         if self.fails_once:
             self.heal()
@@ -500,6 +505,24 @@ async def test_a_write_that_began_is_finished_and_counted(store: SqliteStore, di
     fill(handle, 2)
     await handle.close()
     assert await stored(store) == [0, 1, 2]
+
+
+def test_ctrl_c_in_a_write_is_heard_after_it(store: SqliteStore, disk: Disk) -> None:
+    async def main() -> None:
+        handle = await filled(store, 1)
+        fill(handle, 1)
+        disk.interrupt = True
+        with trio.fail_after(30), pytest.raises(KeyboardInterrupt):
+            await handle.flush()
+            assert handle.durable_seq == 1
+            await trio.sleep_forever()
+        assert handle.durable_seq == 1
+        fill(handle, 2)
+        await handle.close()
+        assert not store._writer.open
+        assert await stored(store) == [0, 1, 2]
+
+    trio.run(main)
 
 
 async def test_a_cancelled_caller_takes_nothing_with_it(store: SqliteStore, disk: Disk) -> None:
