@@ -1,8 +1,8 @@
-"""The command line: ``terzetto demo``, ``terzetto chat`` and ``terzetto show``.
+"""The command line: ``terzetto demo``, ``terzetto chat``, ``terzetto show`` and more.
 
 Owns arguments, exit codes and the last word about failures: one line on stderr, never a
-traceback. What the commands do is theirs (`_demo`, `_chat`, `_show`); they are imported when they
-run, so that ``--help`` does not wait for them.
+traceback. What the commands do is theirs (`_demo`, `_chat`, `_show`, ...); they are imported
+when they run, so that ``--help`` does not wait for them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from . import __version__
-from .commands import _chat_options
+from .commands import _chat_options, _stored_options
 from .commands._show import add_arguments as add_show_arguments, options_of, run_show
 from .commands._terminal import CommandError, Diagnostics, Terminal, one_line
 from .tools import Tool
@@ -123,6 +123,9 @@ def _parser() -> _Parser:
     _add_demo(demo)
     _chat_options.add_options(chat)
     add_show_arguments(show)
+    for name, about in _stored_options.ABOUT.items():
+        other = commands.add_parser(name, help=_stored_options.HELP[name], description=about)
+        _stored_options.add_arguments(name, other)
     return parser
 
 
@@ -149,8 +152,8 @@ def _run(argv: Sequence[str] | None) -> int:
     if unknown:
         _refuse_unknown(unknown)
     if arguments.command is None:
-        parser.error("expected a command: demo, chat or show")
-    run = {"demo": _demo, "chat": _chat, "show": _show}[arguments.command]
+        parser.error(f"expected a command: {', '.join(_COMMANDS)}")
+    run = _COMMANDS[arguments.command]
     with open(os.devnull, "w", encoding="utf-8") as nowhere:  # for streams that are closed
         diagnostics = Diagnostics(Terminal.on(sys.stderr or nowhere))
         with diagnostics.collecting():
@@ -212,6 +215,59 @@ def _chat(arguments: argparse.Namespace, terminal: Terminal, diagnostics: Diagno
 
 def _show(arguments: argparse.Namespace, terminal: Terminal, _: Diagnostics) -> int:
     return run_show(options_of(arguments), terminal)
+
+
+def _sessions(arguments: argparse.Namespace, terminal: Terminal, _: Diagnostics) -> int:
+    from .commands._sessions import SessionsOptions, run_sessions
+
+    return run_sessions(SessionsOptions(folder=arguments.log, json=arguments.json), terminal)
+
+
+def _fork(arguments: argparse.Namespace, terminal: Terminal, _: Diagnostics) -> int:
+    import trio
+
+    from .commands._fork import ForkOptions, run_fork
+
+    options = ForkOptions(
+        session=arguments.session,
+        folder=arguments.log,
+        turn=arguments.turn,
+        name=arguments.name,
+    )
+    return trio.run(run_fork, options, terminal)
+
+
+def _verify(arguments: argparse.Namespace, terminal: Terminal, _: Diagnostics) -> int:
+    from .commands._verify import VerifyOptions, run_verify
+
+    if arguments.all and arguments.sessions:
+        raise CommandError("verify: expected sessions or --all, not both", 2)
+    options = VerifyOptions(
+        sessions=arguments.sessions,
+        folder=arguments.log,
+        extensions=frozenset(arguments.extensions),
+    )
+    return run_verify(options, terminal)
+
+
+def _export(arguments: argparse.Namespace, terminal: Terminal, _: Diagnostics) -> int:
+    from .commands._export import ExportOptions, run_export
+
+    options = ExportOptions(
+        session=arguments.session, folder=arguments.log, format=arguments.format
+    )
+    return run_export(options, terminal)
+
+
+_COMMANDS = {
+    "demo": _demo,
+    "chat": _chat,
+    "show": _show,
+    "sessions": _sessions,
+    "fork": _fork,
+    "verify": _verify,
+    "export": _export,
+}
 
 
 def _tools(target: str) -> list[Tool]:

@@ -10,16 +10,18 @@ import argparse
 import gc
 import json
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeAlias
 
 from attrs import evolve, frozen
 
 from ..stores._files import failing
 from ..stores._jsonl_file import SUFFIX, Scan, file_name, scan
 from ..timeline import read_timeline
-from ..vocabulary import CorruptLog, InvalidValue
+from ..vocabulary import CorruptLog, Event, InvalidValue, SessionHeader
+from ._shelf import EVERY, decoded, find, is_database, is_path
 from ._show_json import document
 from ._show_lines import Shown, render
 from ._terminal import CommandError, Terminal
@@ -47,7 +49,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``terzetto show``."""
     add = parser.add_argument
     add("session", metavar="SESSION", help="a session id, or the path of a log")
-    add("--log", type=Path, default=FOLDER, metavar="DIR", help=f"the folder; {FOLDER} by default")
+    add(
+        "--log",
+        type=Path,
+        default=FOLDER,
+        metavar="DIR",
+        help=f"the folder, or the database; {FOLDER} by default",
+    )
     add("--json", action="store_true", help="one JSON document, for programs")
     add("--turn", type=_turns, metavar="N", help="only this turn; 2-4 or 2- for several")
     add("--width", type=_width, metavar="COLUMNS", help="as wide as the terminal by default")
@@ -113,6 +121,35 @@ def run_show(options: ShowOptions, terminal: Terminal) -> int:
 
 def read(options: ShowOptions) -> Shown:
     """What *options* ask for, from the file."""
+    with _without_collections():
+        header, events, torn = _in_database(options) or _in_file(options)
+        timeline = read_timeline(events)
+    shown = Shown(
+        header=header,
+        timeline=timeline,
+        torn=torn,
+        turns=options.turns,
+    )
+    if options.turns is not None and not shown.wanted():
+        there = f"turns 1 to {len(timeline.turns)}" if timeline.turns else "no turns"
+        raise CommandError(f"--turn: the session has {there}, not {_said(options.turns)}")
+    return shown
+
+
+_Loaded: TypeAlias = tuple[SessionHeader, list[Event], int]
+"""A header, the events, and the bytes of an unfinished record after them."""
+
+
+def _in_database(options: ShowOptions) -> _Loaded | None:
+    """None if what is asked for is not in a database."""
+    path = Path(options.session.rpartition("#")[0]) if is_path(options.session) else options.folder
+    if not is_database(path):
+        return None
+    stored, _ = find(options.session, options.folder)
+    return *decoded(stored), 0
+
+
+def _in_file(options: ShowOptions) -> _Loaded:
     path = _path(options)
     with failing(options.session, "reading"):
         try:
@@ -121,19 +158,8 @@ def read(options: ShowOptions) -> Shown:
             raise CommandError(_not_there(options, path)) from None
         except IsADirectoryError:
             raise CommandError(f"expected a log, got the folder {str(path)!r}") from None
-    with _without_collections():
-        found = _scan(data, path)
-        timeline = read_timeline(found.events)
-    shown = Shown(
-        header=found.header,
-        timeline=timeline,
-        torn=len(data) - found.length,
-        turns=options.turns,
-    )
-    if options.turns is not None and not shown.wanted():
-        there = f"turns 1 to {len(timeline.turns)}" if timeline.turns else "no turns"
-        raise CommandError(f"--turn: the session has {there}, not {_said(options.turns)}")
-    return shown
+    found = _scan(data, path)
+    return found.header, found.events, len(data) - found.length
 
 
 def _said(turns: range) -> str:
@@ -165,22 +191,9 @@ def _not_there(options: ShowOptions, path: Path) -> str:
     return f"{said}; there are: {', '.join(names[:5])}{more}"
 
 
-class _Every(Collection[str]):
-    """Knows all extensions: what they mean does not matter for being shown."""
-
-    def __contains__(self, name: object) -> bool:
-        return True
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(())
-
-    def __len__(self) -> int:
-        return 0
-
-
 def _scan(data: bytes, path: Path) -> Scan:
     try:
-        found = scan(data, _Every())
+        found = scan(data, EVERY)
     except CorruptLog as error:
         raise CommandError(f"{str(path)!r} is damaged, or no log of Terzetto: {error}") from error
     if found is None:

@@ -90,6 +90,10 @@ class Place:
         """Calls of the open step without a result, in model order."""
         return self._calls[self._settled :]
 
+    def next_call(self) -> ToolCallBlock | None:
+        """The call of the open step whose ``tool/call`` comes next, if one is left."""
+        return self._calls[self._recorded].call if self._recorded < len(self._calls) else None
+
     def judge(self, event: Event) -> None:
         """Raise `IllegalEvent` unless *event* may come next. Changes nothing."""
         if event.seq != self.next_seq:

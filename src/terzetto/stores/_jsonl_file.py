@@ -78,7 +78,7 @@ def scan(data: bytes, extensions: Collection[str], first: int = 0) -> Scan | Non
         CorruptLog: with line and byte.
         StoreError: another version of Terzetto wrote it.
     """
-    if _unfinished(data):
+    if unfinished(data):
         return None
     end = data.find(b"\n") + 1
     with _placed(1, 0):
@@ -111,7 +111,8 @@ def scan(data: bytes, extensions: Collection[str], first: int = 0) -> Scan | Non
     return Scan(header, events, end)
 
 
-def _unfinished(data: bytes) -> bool:
+def unfinished(data: bytes) -> bool:
+    """Whether *data* is the beginning of a log whose creation was cut off."""
     return b"\n" not in data and data[: len(_BEGINNING)] == _BEGINNING[: len(data)]
 
 
@@ -142,7 +143,7 @@ def create_log(path: Path, header: SessionHeader) -> Opened:
         if fd is None:
             raise exists
         with closing_if_it_fails(fd):
-            if not _unfinished(_content(fd)):
+            if not unfinished(_content(fd)):
                 raise exists
             # A creation that died halfway leaves a beginning.
             os.ftruncate(fd, 0)
@@ -171,7 +172,7 @@ def delete_log(path: Path, session_id: str) -> None:
         fd = _own(path, session_id)
         try:
             beginning = os.pread(fd, len(_BEGINNING), 0)
-            if _unfinished(_content(fd)):
+            if unfinished(_content(fd)):
                 raise _not_found(session_id, ": its creation was not finished")
             if beginning != _BEGINNING:
                 raise CorruptLog("no log begins like this; remove it by hand", "line 1, byte 0")

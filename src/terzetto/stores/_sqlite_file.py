@@ -39,7 +39,7 @@ CHECKED_BYTES = 256 * 1024 * 1024
 _WAL_BYTES = 16 * 1024 * 1024
 _APPLICATION = 0x74657274  # "tert"
 
-_TABLES = (
+TABLES = (
     """CREATE TABLE session (
         number INTEGER PRIMARY KEY AUTOINCREMENT,
         id TEXT NOT NULL UNIQUE CHECK (typeof(id) = 'text'),
@@ -131,6 +131,31 @@ def reading(path: Path) -> Iterator[sqlite3.Connection | None]:
         yield connection if _is_ours(connection, path) else None
 
 
+@contextmanager
+def looking(path: Path) -> Iterator[sqlite3.Connection | None]:
+    """As `reading`, for who only looks and leaves every file as it is.
+
+    With nothing in SQLite's log the database alone is read, past all locks; else only the
+    index of that log (``-shm``), which is no data, may be made anew.
+    """
+    alone_enough = not has_log(path)
+    uri = f"{path.absolute().as_uri()}?mode=ro{'&immutable=1' if alone_enough else ''}"
+    with closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as connection:
+        connection.execute(f"PRAGMA busy_timeout = {int(BUSY_SECONDS * 1000)}")
+        connection.execute("PRAGMA trusted_schema = OFF")
+        connection.execute("PRAGMA query_only = ON")
+        connection.execute("BEGIN")
+        yield connection if _is_ours(connection, path) else None
+
+
+def has_log(path: Path) -> bool:
+    """Whether there is anything in SQLite's log of the database at *path*."""
+    try:
+        return os.stat(f"{path}-wal").st_size > 0
+    except FileNotFoundError:
+        return False
+
+
 def open_to_write(path: Path, *, create: bool, check: bool) -> sqlite3.Connection:
     """A connection for the writer; every commit through it is durable.
 
@@ -211,7 +236,7 @@ def _make_tables(connection: sqlite3.Connection, path: Path) -> None:
         connection.execute("BEGIN IMMEDIATE")
         try:
             if not _is_ours(connection, path):
-                for table in _TABLES:
+                for table in TABLES:
                     connection.execute(table)
                 connection.execute(f"PRAGMA application_id = {_APPLICATION}")
                 connection.execute(f"PRAGMA user_version = {FORMAT}")

@@ -1,0 +1,82 @@
+"""The arguments of the commands over stored sessions: sessions, fork, verify and export."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from ._show import FOLDER
+
+ABOUT = {
+    "sessions": """\
+List the stored sessions, the newest first: turns, how the last one ended, size, who uses
+it. The logs are only read. What is damaged is listed, too, as such.
+""",
+    "fork": """\
+Make a session that begins with the past of another, up to the end of a turn. The other is
+only read, and may be in use. Pending input stays behind.
+
+  terzetto fork 5f0c --at 3 --as second-try
+""",
+    "verify": """\
+Check stored sessions from end to end, and say what is wrong where: every record, the order
+of events, checksums where there are any, and that the history can be derived. The logs are
+only read. The exit code is 1 if anything is wrong.
+""",
+    "export": """\
+Write a session to standard output: as the JSON lines of a log, without any loss, from any
+store; or as a transcript for people.
+
+  terzetto export 5f0c --log sessions.db >5f0c.jsonl
+  terzetto export 5f0c --format markdown
+""",
+}
+HELP = {
+    "sessions": "list the sessions",
+    "fork": "go on from a turn, in a new session",
+    "verify": "check that sessions are whole",
+    "export": "write a session out",
+}
+
+
+def add_arguments(name: str, parser: argparse.ArgumentParser) -> None:
+    """The arguments of the command called *name*."""
+    add = parser.add_argument
+    if name in {"fork", "export"}:
+        add("session", metavar="SESSION", help="a session id, or the path of a log")
+    if name == "verify":
+        add("sessions", metavar="SESSION", nargs="*", help="ids or paths; all by default")
+        add("--all", action="store_true", help="all in --log, which is the default")
+        add(
+            "--extension",
+            dest="extensions",
+            action="append",
+            default=[],
+            metavar="NAME",
+            help="a type of event that your program knows; may be repeated",
+        )
+    add(
+        "--log",
+        type=Path,
+        default=FOLDER,
+        metavar="PATH",
+        help=f"the folder, or the database; {FOLDER} by default",
+    )
+    if name == "sessions":
+        add("--json", action="store_true", help="one JSON document, for programs")
+    if name == "fork":
+        add("--at", type=_turn, dest="turn", metavar="TURN", help="after this turn; now by default")
+        add("--as", dest="name", metavar="ID", help="the id of the fork; a random one by default")
+    if name == "export":
+        add(
+            "--format",
+            choices=("jsonl", "markdown"),
+            default="jsonl",
+            help="jsonl, the default: everything; markdown: what was said and done",
+        )
+
+
+def _turn(text: str) -> int:
+    if not text.isdecimal() or len(text) > 15 or not int(text):
+        raise argparse.ArgumentTypeError(f"expected the number of a turn, got {text!r}")
+    return int(text)
