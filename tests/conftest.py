@@ -17,3 +17,6 @@ settings.load_profile("terzetto-ci" if os.environ.get("CI") else "terzetto")
 
 # A job that a shell put in the background ignores Ctrl-C, and so would all that it starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+# Nor is SIGHUP below `nohup`: what we start must hear it when its terminal closes.
+if hasattr(signal, "SIGHUP"):
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
