@@ -39,6 +39,12 @@ def environment(**extra: str) -> dict[str, str]:
     return {**kept, "PYTHONPATH": str(SOURCE), "TERM": "xterm-256color", "PYTHONUTF8": "1", **extra}
 
 
+async def made(path: Path) -> None:
+    """Return once another process has made *path*: nothing else tells of it."""
+    while not path.exists():
+        await trio.sleep(0.01)
+
+
 def command(*arguments: str) -> list[str]:
     return [sys.executable, "-W", "error", "-m", "terzetto", *arguments]
 

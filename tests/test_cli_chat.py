@@ -17,6 +17,7 @@ from tests.commands import (
     environment,
     in_terminal,
     linux_like,
+    made,
     messages,
     of_type,
     one_error,
@@ -196,6 +197,7 @@ async def test_started_tool_is_waited_for_unless_killed(times: int, tmp_path: Pa
     ):
         await one.type("go\n")
         await one.printed("* stubborn")
+        await made(tmp_path / "begun")  # shown, its body may not have begun
         for number in range(times):
             one.interrupt()
             if number < len(notes):

@@ -19,6 +19,7 @@ from tests.commands import (
     chat,
     check_quiet,
     in_terminal,
+    made,
     messages,
     of_type,
     read_log,
@@ -40,6 +41,7 @@ async def forever() -> str:
 def stubborn() -> str:
     "A thread that does not hear of cancellation."
     import time
+    pathlib.Path("begun").touch()
     while not pathlib.Path("enough").exists():
         time.sleep(0.01)
     return "done"
@@ -306,6 +308,7 @@ async def test_terminal_is_given_back_as_it_was(ending: str, tmp_path: Path) -> 
         else:
             keys("go\r")
             await one.printed("* stubborn")
+            await made(tmp_path / "begun")  # shown, its body may not have begun
             for note in ("Ctrl-C again leaves", "Ctrl-C again kills"):
                 keys("\x03")
                 await one.printed(note)
