@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -13,11 +14,23 @@ from tests.agent.kit import ROUTE, Faults, check, engine_on, pending, play, play
 from tests.session.oracle import Log, recorded
 from tests.strategies_logs import legal_logs, open_logs, recorded_logs
 
-from terzetto import Agent, JsonlStore, MemoryStore, Session, StoreError, ToolRun, UserMessage, tool
+from terzetto import (
+    Agent,
+    JsonlStore,
+    MemoryStore,
+    Session,
+    StoreError,
+    ToolRun,
+    TurnFailed,
+    UserMessage,
+    tool,
+)
 from terzetto.llm.scripted import ScriptedModel, answer, call
 from terzetto.session import fork_point, replay, unfinished_seed
 from terzetto.session._codec import encode_request
+from terzetto.testing import Stage, explore
 from terzetto.vocabulary import (
+    AgentDisposed,
     CorruptLog,
     EndSeed,
     Event,
@@ -605,3 +618,24 @@ async def test_a_fork_that_is_there_already_can_be_resumed() -> None:
             async with engine.open_agent(fork="a", session_id="b", if_stored="resume") as fork:
                 assert (await fork.ask("go on")).number == number
                 assert fork.session.header.parent_id == "a"
+
+
+async def forking(stage: Stage) -> None:
+    """An agent, and a fork of it beside it, which is asked for something else."""
+    async with stage.open_engine() as engine, stage.open_agent(engine) as agent:
+        stage.send("followup", "one")
+        await agent.wait_idle()
+        with suppress(AgentDisposed, TurnFailed):
+            async with engine.open_agent(fork=agent, session_id="fork") as fork:
+                turn = await fork.ask("two")
+                if turn.reason == "completed":
+                    assert turn.number == 1 + sum(
+                        isinstance(e.data, TurnStart) for e in agent.session.events
+                    )
+
+
+def test_forking_is_cancel_safe() -> None:
+    """C154: struck at every step from every source; each log is balanced and can be resumed."""
+    report = explore(forking, ["first", "second"])
+    assert [str(violation) for violation in report.violations] == []
+    assert report.points > 200

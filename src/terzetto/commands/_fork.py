@@ -40,7 +40,7 @@ async def run_fork(options: ForkOptions, terminal: Terminal) -> int:
         session = Session(header, wall_clock_ms)
         handle = await forked(session, shelf.store(), events[:length], None)
     except ForkError as error:
-        raise CommandError(str(error).replace("turn:", "--at:")) from error
+        raise CommandError(_said(error, options)) from error
     if handle is not None:
         await handle.close()
     turns = len(read_timeline(events[:length]).turns)
@@ -48,3 +48,15 @@ async def run_fork(options: ForkOptions, terminal: Terminal) -> int:
     said = f"{header.id}: a fork of {source.id} with {past}"
     terminal.write(one_line(said) + "\n")
     return 0
+
+
+def _said(error: ForkError, options: ForkOptions) -> str:
+    """*error* in the words of the command line."""
+    if error.code == "OPEN_TURN":
+        return (
+            f"--at: turn {options.turn} is open; name an earlier one, or none for what was "
+            "before it"
+        )
+    if error.code == "INVALID_BOUNDARY":
+        return str(error).replace("turn:", "--at:", 1)
+    return str(error)
