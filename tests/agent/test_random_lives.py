@@ -232,12 +232,12 @@ async def live(chance: Chance) -> None:
                         with trio.move_on_after(500) as patience:
                             await agent.wait_idle()
                         assert not patience.cancelled_caught
+                        assert not any(map(asks_again, agent.inbox.next_step))
                         agent.cancel()
                         await agent.wait_idle()
                         nursery.cancel_scope.cancel()
                     assert nothing_is_left_of(agent) == []
         assert +chance.bodies == Counter()
-        assert not any(map(asks_again, agent.inbox.next_step))
         check(agent.session)
         _, stored = await store.read("s")
         assert stored == list(agent.session.events)
