@@ -250,6 +250,50 @@ async def test_a_siblings_exception_ends_the_turn_and_leaves_alone() -> None:
     check(agents[0].session)
 
 
+@pytest.mark.parametrize("stop", ["host's cancel", "interrupt"])
+@pytest.mark.parametrize("hook", ["pre_step", "turn_stopping"])
+def test_what_a_listeners_nursery_raises_beside_a_stop_is_no_crash(
+    stop: str, hook: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """BC-12 C176: its group holds the stop and a clean-up's error. The stop leaves, alone; the
+    error is recorded."""
+
+    async def clean_up(then: BaseException) -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            raise then
+
+    async def listener(value: Any, proceed: Any = None) -> Any:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(clean_up, RuntimeError("the tap leaks"))
+            await trio.sleep(2)
+            raise KeyboardInterrupt
+
+    async def main() -> None:
+        async with engine_on(talking()) as engine, engine.open_agent(**ROUTE) as agent:
+            sessions.append(agent.session)
+            getattr(agent.scope.hooks, hook).listen(listener)
+            agent.followup("go")
+            await trio.sleep_forever()
+
+    async def bounded() -> None:
+        with trio.move_on_after(1) as host:
+            await main()
+        assert host.cancelled_caught
+
+    sessions: list[Session] = []
+    if stop == "interrupt":
+        with pytest.raises(KeyboardInterrupt):
+            play(main)
+    else:
+        play(bounded)
+    assert ending_kinds(sessions[0]) == ["Aborted DisposedCause"]
+    assert "the tap leaks" in caplog.text
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+    check(sessions[0])
+
+
 @played
 async def test_the_users_error_under_the_hosts_cancel_leaves_as_itself() -> None:
     """DESIGN 4: cleanup of the user's that fails while the host cancels."""

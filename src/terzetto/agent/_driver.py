@@ -385,10 +385,9 @@ def turn_failure(error: BaseException) -> Failure:
 
 
 def _goes_on(error: BaseException | None) -> BaseException | None:
-    """*error* if it is the host's to see: a cancel from outside, or a KeyboardInterrupt."""
+    """What of *error* is the host's to see: a cancel from outside, or a KeyboardInterrupt."""
     if isinstance(error, (trio.Cancelled, KeyboardInterrupt)):
         return error
     if isinstance(error, BaseExceptionGroup):
-        outer = error.subgroup((trio.Cancelled, KeyboardInterrupt))
-        return error if outer is not None else None
+        return error.subgroup((trio.Cancelled, KeyboardInterrupt))
     return None

@@ -70,7 +70,7 @@ class _Attempt:
 
 def note_hidden(error: BaseException | None, session_id: str) -> None:
     """Say what a clean-up raised while it gave way to a cancel, which stands in front."""
-    rest = without(error, trio.Cancelled)
+    rest = without(without(error, trio.Cancelled), KeyboardInterrupt)
     if isinstance(rest, Exception):
         logger.warning("hidden by a cancel of %s: %s", session_id, chain_text(rest))
 
