@@ -324,13 +324,13 @@ async def open_engine(
 
 async def _close_adapters(adapters: Iterable[Adapter], seconds: float) -> None:
     for adapter in adapters:
-        with trio.move_on_after(seconds, shield=True):
-            try:
+        try:
+            with trio.move_on_after(seconds, shield=True):
                 await adapter.aclose()
-            except Exception as error:  # an adapter: somebody else's code
-                logger.warning(
-                    "closing the adapter of %s failed: %s", adapter.provider, chain_text(error)
-                )
+        except Exception as error:  # an adapter: somebody else's code
+            logger.warning(
+                "closing the adapter of %s failed: %s", adapter.provider, chain_text(error)
+            )
 
 
 async def _dispose(handle: AgentHandle, body: BaseException | None) -> None:

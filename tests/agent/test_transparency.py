@@ -294,6 +294,44 @@ def test_what_a_listeners_nursery_raises_beside_a_stop_is_no_crash(
     check(sessions[0])
 
 
+@pytest.mark.parametrize("part", ["store", "adapter"])
+def test_what_fails_while_its_closing_runs_out_of_time_stops_no_teardown(
+    part: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """BC-12: a store or an adapter with a nursery, whose group holds the bound's `Cancelled`."""
+
+    async def clean_up() -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            raise OSError("the pipe leaks")
+
+    async def closing() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(clean_up)
+            await trio.sleep_forever()
+
+    class Leaking(ScriptedModel):
+        async def aclose(self) -> None:
+            await closing()
+
+    @played
+    async def run() -> None:
+        store = Faults()
+        model = Leaking(["fine"]) if part == "adapter" else ScriptedModel(["fine"])
+        async with engine_on(model, store=store, shutdown_timeout=1) as engine:
+            async with engine.open_agent(**ROUTE) as agent:
+                await agent.ask("go")
+                if part == "store":
+                    store.at["close"] = closing
+        assert agent.disposed
+        assert trio.current_time() < 5
+        assert part == "store" or "the pipe leaks" in caplog.text
+        check(agent.session)
+
+    run()
+
+
 @played
 async def test_the_users_error_under_the_hosts_cancel_leaves_as_itself() -> None:
     """DESIGN 4: cleanup of the user's that fails while the host cancels."""

@@ -166,11 +166,13 @@ class Lifetime:
         """Close the write path within the bound; say what did not reach the store."""
         session = self.agent.session
         problem: str | None = None
-        with trio.CancelScope(shield=True, deadline=self.bound.deadline) as bound:
-            try:
+        # Outside of the scope, which takes its own `Cancelled` out of a store's group.
+        bound = trio.CancelScope(shield=True, deadline=self.bound.deadline)
+        try:
+            with bound:
                 await self.path.close()
-            except Exception as error:  # a store: whatever it fails with, teardown goes on
-                problem = chain_text(error)
+        except Exception as error:  # a store: whatever it fails with, teardown goes on
+            problem = chain_text(error)
         if bound.cancelled_caught:
             problem = f"not durable within {self.bound.seconds} s"
         if problem is not None and session.durable_seq < session.place.next_seq - 1:

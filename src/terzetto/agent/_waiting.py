@@ -50,12 +50,12 @@ class Acquisition(Generic[T]):
 
     async def _give_back(self) -> None:
         """Give what came too late to *discard*; its trouble is nobody's any more."""
-        with trio.CancelScope(shield=True, deadline=trio.current_time() + self.seconds):
-            try:
+        try:
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + self.seconds):
                 if self._result:
                     await self.discard(self._result.pop())
-            except Exception as error:  # a store: whatever it fails with
-                logger.error("giving up a late session failed: %s", chain_text(error))
+        except Exception as error:  # a store: whatever it fails with
+            logger.error("giving up a late session failed: %s", chain_text(error))
         self.finished()
 
     async def wait(self) -> T:
