@@ -20,7 +20,6 @@ class AgentRegistry:
 
     _agents: dict[SessionId, Agent] = field(factory=dict)
     _reserved: set[SessionId] = field(factory=set)
-    _announced: set[int] = field(factory=set)
     _driver: Driver | None = None
 
     def get(self, agent_id: str) -> Agent | None:
