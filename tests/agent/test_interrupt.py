@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 
 import pytest
 import trio
@@ -21,8 +21,7 @@ from terzetto import (
     UserMessage,
     tool,
 )
-from terzetto.llm.scripted import Delay, Gate, ScriptedModel, answer, call, finish_error, say, think
-from terzetto.testing import SOURCES, Stage, explore
+from terzetto.llm.scripted import Gate, ScriptedModel, answer, call, finish_error, say, think
 from terzetto.testing._invariants import history_is_valid
 from terzetto.tools import BatchResult, ToolBatch
 from terzetto.vocabulary import Completed, EndedAtMaxTokens, MaxTokens
@@ -524,45 +523,3 @@ async def test_what_an_interrupted_step_left_is_what_a_resume_sends() -> None:
     async with one(["ok"], engine={"store": store}, resume=name, provider=None, model=None) as life:
         await life.say("more")
         assert life.request() == seen
-
-
-async def interrupted(stage: Stage) -> None:
-    """A stream is interrupted, then a batch, then the turn ends by itself."""
-    async with stage.open_engine(tools=[recorded(stage)]) as engine, stage.open_agent(engine):
-        with suppress(AgentDisposed):
-            stage.send("followup", "go")
-            await trio.sleep(0.15)
-            stage.send("interrupt", "call instead")
-            await trio.sleep(0.15)
-            stage.send("interrupt", "say it")
-        assert stage.agent is not None
-        with trio.move_on_after(30):
-            await stage.agent.wait_status("idle")
-
-
-def recorded(stage: Stage) -> terzetto.Tool:
-    @tool(parallel=True)
-    async def wait(run: terzetto.ToolRun) -> str:
-        """Wait."""
-        async with stage.body(run):
-            await trio.sleep(0.3)
-        return "waited"
-
-    return wait
-
-
-def script() -> ScriptedModel:
-    return ScriptedModel(
-        [
-            answer(say("One. "), Delay(0.1), say("Two. "), Delay(0.1), say("Three.")),
-            answer(call("wait"), call("wait")),
-            answer(Delay(0.1), "fine"),
-            *["more"] * 6,
-        ]
-    )
-
-
-def test_it_is_cancelled_at_every_point_from_every_source() -> None:
-    report = explore(interrupted, script, name="interrupt", sources=SOURCES)
-    assert report.violations == []
-    assert report.points > 100
