@@ -27,66 +27,25 @@ from typing import Any, TypeAlias
 
 import trio
 from attrs import evolve, field, frozen
+from tests.crash.logs import RICH, Log, logs_of
 from tests.crash.second_lives import go_on, live_again, look
 
 from terzetto.session import _recovery
 from terzetto.stores import JsonlStore, SqliteStore, Store, _jsonl_file, _sqlite_file
-from terzetto.testing._explorer import makers
-from terzetto.testing._recording import Recording
 from terzetto.testing._shipped import SHIPPED
-from terzetto.testing._stage import Stage
-from terzetto.testing._virtual import play
 from terzetto.vocabulary import Event, SessionHeader, SessionNotFound
 
 PAGE = 512
 """The database's pages: as small as they get, so that a record fills more than one."""
-RESUMED, CONTINUED = 24, 8
+RESUMED, CONTINUED = 32, 8
 """Of SQLite's cuts between commits, which are many, each is read, every 8th is written on by
-a store, and every 24th is resumed by an engine. At a commit each is resumed."""
+a store, and every 32nd is resumed by an engine. At a commit each is resumed."""
 Judge: TypeAlias = Callable[
     [Store, Store, SessionHeader, Sequence[Event], bool], Awaitable[list[str]]
 ]
 
-RICH = (
-    "reasoning", "asking", "steered", "interrupted", "failing", "batch", "touching", "broken",
-    "context", "reviewed", "resumed", "family", "disposed", "everything",
-)  # fmt: skip
-"""The scenarios that are swept when none is named; the others are like one of these."""
-
 
 # --- what is cut ------------------------------------------------------------------------
-
-
-@frozen
-class Log:
-    """What a scenario logged in one session. *name* tells it from the others."""
-
-    name: str
-    header: SessionHeader = field(repr=False)
-    events: Sequence[Event] = field(repr=False)
-
-
-def play_once(name: str) -> list[Log]:
-    """The logs of all sessions of a shipped scenario, as they were when it was over."""
-    shipped = SHIPPED[name]
-    make, _ = makers(shipped.scenario, shipped.model)
-    stage = Stage(Recording(make()))
-
-    async def main() -> None:
-        await shipped.scenario(stage)
-
-    play(main)
-    assert not stage.problems, stage.problems
-    latest = {session.id: session for session in stage.sessions}
-    return [
-        Log(name if len(latest) == 1 else f"{name}/{session.id}", session.header, session.events)
-        for session in latest.values()
-    ]
-
-
-def lazily(log: Log) -> Log:
-    """*log* as a store would have it that promised nothing about starts."""
-    return Log(f"{log.name}, lazy", evolve(log.header, durability="lazy"), log.events)
 
 
 @frozen
@@ -360,8 +319,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--defect", choices=sorted(DEFECTS), help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     logging.getLogger("terzetto").addHandler(logging.NullHandler())
-    logs = [log for name in options.scenario or RICH for log in play_once(name)]
-    logs += [lazily(log) for log in logs if log.name == "batch"]
+    logs = logs_of(options.scenario or RICH)
     jobs = [(kind, log) for kind in options.store or STORES for log in logs]
     began = time.monotonic()
     cuts, violations = 0, []

@@ -8,9 +8,10 @@ from __future__ import annotations
 import re
 
 import pytest
-from tests.crash.cuts import RICH, lazily, main, play_once, sweep
+from tests.crash.cuts import main, sweep
+from tests.crash.logs import RICH, lazily, logs_of, play_once
 
-from terzetto.vocabulary import ToolCallEvent, ToolResultEvent
+from terzetto.vocabulary import EndSeed, ToolCallEvent, ToolResultEvent
 
 
 @pytest.mark.parametrize(
@@ -28,6 +29,18 @@ def test_a_cut_log_is_resumed(kind: str, name: str, stride: int, least: int) -> 
     swept = sweep(kind, log, part=slice(None, None, stride))
     assert swept.violations == []
     assert swept.cuts > least
+
+
+@pytest.mark.parametrize(("name", "closed"), [("reasoning", 3), ("batch", 7)])
+def test_a_crash_during_the_repair_is_repaired(name: str, closed: int) -> None:
+    """C145, BC-44: at every event of the repair, it goes on where it was cut."""
+    (log,) = [log for log in logs_of([name]) if log.name == f"{name}, crashed"]
+    mark = next(event.seq for event in log.events if isinstance(event.data, EndSeed))
+    # After the header and each event, and in the middle of each.
+    part = slice(2 * (mark - closed) + 1, 2 * mark + 4)
+    swept = sweep("jsonl", log, part=part)
+    assert swept.violations == []
+    assert swept.cuts == 2 * closed + 3
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "sqlite"])
