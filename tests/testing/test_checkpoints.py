@@ -7,8 +7,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
+import trio
 
 from terzetto import InvalidValue, tool
 from terzetto.llm.scripted import call
@@ -154,6 +156,23 @@ def test_folders_and_files_are_taken(tmp_path: Path) -> None:
         ([tmp_path.name, "c.py"], 2),
         ([tmp_path.name, "c.py"], 3),
     ]
+
+
+@pytest.mark.skipif(sys.gettrace() is not None, reason="a tracer at work stays alone")
+def test_a_context_and_the_await_that_gives_it_are_two(tmp_path: Path) -> None:
+    """Also where Python gives both the same place."""
+    path = tmp_path / "two.py"
+    path.write_text("async def f(opened):\n    async with await opened():\n        pass\n", "utf-8")
+    names: dict[str, Any] = {}
+    exec(compile(path.read_text("utf-8"), str(path), "exec"), names)
+
+    async def opened() -> Any:
+        return trio.open_nursery()
+
+    checkpoints = Checkpoints.of(path)
+    with checkpoints.watch():
+        trio.run(names["f"], opened)
+    assert [point.kind for point in checkpoints.reached] == ["async with", "await"]
 
 
 def test_an_await_without_a_source_is_refused() -> None:

@@ -172,7 +172,7 @@ class Checkpoints:
         if line is None or end is None or column is None or end_column is None:
             return None
         exact = spans.get((line, column, end, end_column))
-        if exact is not None:
+        if exact is not None and not (self.points[exact].kind == "await" and _of_with(code, at)):
             return exact
         # Some versions of Python give an `async with` or `for` the place of its expression.
         around = [
@@ -184,6 +184,14 @@ class Checkpoints:
 
 
 _WAITING = {"GET_AWAITABLE", "GET_ANEXT", "SEND"}
+
+
+def _of_with(code: CodeType, at: int) -> bool:
+    """Whether the instruction *at* waits for the entry or exit of an ``async with``; in
+    ``async with await opened():`` its place alone does not tell it from the ``await``."""
+    waits = ("GET_AWAITABLE", "GET_ANEXT")
+    before = [i for i in dis.get_instructions(code) if i.offset <= at and i.opname in waits]
+    return bool(before) and before[-1].opname == "GET_AWAITABLE" and before[-1].arg != 0
 
 
 def _paths(sources: Iterable[ModuleType | str | Path]) -> Iterator[tuple[Path, Path]]:

@@ -21,12 +21,12 @@ D = TypeVar("D")
 
 
 async def maintenance(stage: Stage) -> None:
-    """A job between two turns; waking input comes during it."""
+    """A job between two turns that asks the model something else; waking input comes during it."""
     async with stage.open_engine() as engine, stage.open_agent(engine) as agent:
 
         async def job() -> None:
             stage.send("inject", "a note")
-            await trio.sleep(0.1)
+            await agent.complete("What was said?")
             stage.send("followup", "wake")
             await trio.sleep(0.1)
 
@@ -35,6 +35,14 @@ async def maintenance(stage: Stage) -> None:
         with suppress(*REFUSED):
             await agent.run_maintenance(job)
         await agent.wait_idle()
+
+
+MAINTAINED: Answers = [
+    answer(say("first"), Delay(0.1)),
+    answer(say("A lot."), Delay(0.1), *map(say, "once more" * 6)),
+    answer(Delay(0.1), say("second")),
+]
+"""The job is answered in more pieces than are taken without letting others run."""
 
 
 async def resumed(stage: Stage) -> None:
@@ -218,7 +226,7 @@ EVERYTHING: Answers = [
 
 
 LIVES: Mapping[str, tuple[Scenario, MakeAdapter | Answers]] = {
-    "maintenance": (maintenance, slowly("first", "second")),
+    "maintenance": (maintenance, MAINTAINED),
     "resumed": (resumed, slowly("first", "second")),
     "family": (family, family_model),
     "disposed": (disposed, [call("stubborn")]),

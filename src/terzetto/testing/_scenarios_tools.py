@@ -264,20 +264,26 @@ CONTEXT: Answers = [answer(call("note"), call("note")), answer(call("finish")), 
 
 
 async def threaded(stage: Stage) -> None:
-    """Plain functions: two of them, in threads, behind an awaited one."""
+    """Plain functions, in threads: two tools behind an awaited one, and the spill of its result."""
 
     @tool(parallel=True)
     def count(number: int) -> str:
         """Count."""
         return str(number + 1)
 
-    @tool
+    @tool(max_result_bytes=200)
     async def alone() -> str:
         """Alone."""
         await trio.sleep(0.1)
-        return "done"
+        return "long " * 100
 
-    async with stage.open_engine([count, alone]) as engine, stage.open_agent(engine) as agent:
+    def spill(result: LongResult) -> str:
+        return f"kept/{result.call_id}"
+
+    async with (
+        stage.open_engine([count, alone], spill=spill) as engine,
+        stage.open_agent(engine) as agent,
+    ):
         stage.send("followup", "go")
         await agent.wait_idle()
 
@@ -286,7 +292,7 @@ THREADED: Answers = [answer(call("alone"), call("count", number=1), call("count"
 
 
 async def reviewed(stage: Stage) -> None:
-    """Listeners at every stage of a call, waiting, deaf and refusing; three slots, a barrier."""
+    """Listeners at every stage of a call, deaf, refusing, asking; three slots, a barrier."""
 
     @tool(parallel=True)
     async def plain(run: ToolRun) -> str:
@@ -317,7 +323,17 @@ async def reviewed(stage: Stage) -> None:
     ) -> Allow | Deny | Ask:
         with trio.CancelScope(shield=hook.call.name == "deaf"):
             await trio.sleep(0.05)
-        return Deny("no") if hook.call.name == "refused" else await proceed()
+        match hook.call.name:
+            case "refused":
+                return Deny("no")
+            case "alone":
+                return Ask("alone?")
+            case _:
+                return await proceed()
+
+    async def approver(hook: ToolCallHook, reason: str) -> bool:
+        await trio.sleep(0.1)
+        return True
 
     async def around(
         hook: ToolCallHook, proceed: Callable[[], Awaitable[ToolOutcome]]
@@ -336,7 +352,7 @@ async def reviewed(stage: Stage) -> None:
         return await proceed()
 
     tools: list[Tool] = [plain, deaf, refused, alone]
-    async with stage.open_engine(tools, max_parallel_tool_calls=3) as engine:
+    async with stage.open_engine(tools, max_parallel_tool_calls=3, approver=approver) as engine:
         hooks = engine.scope.hooks
         hooks.tool_pre_execute.listen(before)
         hooks.tool_execute.listen(around)

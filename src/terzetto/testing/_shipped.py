@@ -8,6 +8,7 @@ from attrs import field, frozen
 
 from ._life import Scenario
 from ._recording import Answers, MakeAdapter
+from ._scenarios_doors import DOORS
 from ._scenarios_lives import LIVES
 from ._scenarios_tools import TOOLS
 from ._scenarios_turns import TURNS
@@ -27,7 +28,7 @@ class Shipped:
 
 
 def _shipped() -> Mapping[str, Shipped]:
-    found = {**TURNS, **TOOLS, **LIVES}
+    found = {**TURNS, **TOOLS, **LIVES, **DOORS}
     return {name: Shipped(name, scenario, model) for name, (scenario, model) in found.items()}
 
 
