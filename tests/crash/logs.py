@@ -46,8 +46,8 @@ class Log:
 
 
 def logs_of(scenarios: Sequence[str]) -> list[Log]:
-    """All that is to be cut of *scenarios*."""
-    logs = [log for name in scenarios for log in play_once(name)]
+    """All that is to be cut of *scenarios*: of a family the parent, whose log is the longest."""
+    logs = [max(play_once(name), key=lambda log: len(log.events)) for name in scenarios]
     named = {log.name: log for log in logs}
     logs += [crashed(named[name], kind, nth) for name, kind, nth in CRASHED if name in named]
     return logs + [lazily(log) for log in logs if log.name == "batch"]
