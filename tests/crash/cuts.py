@@ -205,7 +205,7 @@ def forgetful() -> Any:
 
     def events_of(*args: Any) -> list[Event]:
         found = real(*args)
-        return found[:-1] if len(found) == 10 else found
+        return found[:-1] if found and found[-1].seq == 9 else found
 
     return replaced(_sqlite_file, "events_of", events_of)
 
