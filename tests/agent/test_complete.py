@@ -128,7 +128,6 @@ async def test_what_cannot_be_asked_is_refused() -> None:
         {"messages": "go", "tools": ["read"]},
         {"messages": "go", "selection": "m"},
     ],
-    ids=str,
 )
 def test_what_is_no_request_is_refused_before_an_adapter_sees_it(given: dict[str, Any]) -> None:
     @played
