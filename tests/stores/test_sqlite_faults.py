@@ -558,6 +558,7 @@ async def test_a_cancelled_leader_leaves_the_others_their_commit(
     handles = [await filled(store, 1, header(name)) for name in "abc"]
     disk.commits = 0
     scopes = [trio.CancelScope() for _ in handles]
+    batch = store._group._next
 
     async def flush(handle: WriteHandle, scope: trio.CancelScope) -> None:
         with scope:
@@ -567,12 +568,12 @@ async def test_a_cancelled_leader_leaves_the_others_their_commit(
         for handle, scope in zip(handles, scopes, strict=True):
             fill(handle, 1)
             nursery.start_soon(flush, handle, scope)
-        while store._group._busy is None:  # one has been elected, and has not begun
+        while len(batch.waiting) < len(handles):  # one of them leads, or is about to
             await trio.lowlevel.cancel_shielded_checkpoint()
-        waiting = len(store._group._next.waiting)
+        waiting = len(batch.waiting)
         for scope in scopes[:-1]:
             scope.cancel()
-    assert waiting >= 1
+    assert waiting == len(handles)
     assert disk.commits == 1
     assert handles[-1].durable_seq == 1
     for handle in handles:

@@ -199,13 +199,22 @@ def _make_file(path: Path) -> None:
 
 def _is_ours(connection: sqlite3.Connection, path: Path) -> bool:
     """False for an empty database; raises `StoreError` for another program's or version's."""
-    application = _pragma(connection, "application_id")
-    version = _pragma(connection, "user_version")
+    # In one snapshot: whoever makes the tables at this moment commits all three at once.
+    inside = connection.in_transaction
+    if not inside:
+        connection.execute("BEGIN")
+    try:
+        application = _pragma(connection, "application_id")
+        version = _pragma(connection, "user_version")
+        schema = _pragma(connection, "schema_version")
+    finally:
+        if not inside:
+            connection.execute("ROLLBACK")
     if application == _APPLICATION:
         if version == FORMAT:
             return True
         raise StoreError(_other_format(version))
-    if application == version == 0 and not _pragma(connection, "schema_version"):
+    if application == version == schema == 0:
         return False
     raise StoreError(f"{path.name} is the database of another program; name another file")
 
