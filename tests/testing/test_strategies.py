@@ -77,6 +77,7 @@ def test_an_open_log_is_a_legal_one_so_far(log: tuple[Event, ...]) -> None:
     for event in log:
         place.judge(event)
         place.move(event)
+    assert place.next_seq == len(log)
 
 
 def test_the_two_kinds_of_batches() -> None:
