@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Awaitable, Callable
 from functools import partial
 
@@ -12,7 +11,7 @@ import trio
 import terzetto
 from terzetto import StoreError
 from terzetto.llm.scripted import ScriptedModel, answer, call
-from terzetto.testing import DiskOperation, Latency, SimulatedDisk, play
+from terzetto.testing import Latency, SimulatedDisk, play
 from terzetto.vocabulary import (
     Event,
     InvalidValue,
@@ -103,56 +102,6 @@ def test_a_flush_that_was_cancelled_before_it_began_changes_nothing() -> None:
     play(main)
 
 
-@pytest.mark.parametrize(
-    ("error", "text"),
-    [
-        (errno.EIO, "Input/output error"),
-        (errno.ENOSPC, "No space left"),
-        (errno.EACCES, "Permission denied"),
-    ],
-)
-def test_a_failing_flush_loses_nothing(error: int, text: str) -> None:
-    async def main() -> None:
-        disk = SimulatedDisk()
-        handle = await filled(disk, 1, 2)
-        disk.fail("flush", error, times=2)
-        for _ in range(2):
-            with pytest.raises(StoreError, match=text):
-                await handle.flush()
-            assert handle.durable_seq == 0
-        await handle.flush()
-        await handle.close()
-        assert (await disk.read("s"))[1] == [turn(0), turn(1), turn(2)]
-
-    play(main)
-
-
-@pytest.mark.parametrize("operation", ["create", "open", "read", "close", "delete"])
-def test_every_operation_can_fail(operation: DiskOperation) -> None:
-    async def main() -> None:
-        disk = SimulatedDisk()
-        if operation == "create":
-            disk.fail("create", errno.ENOSPC)
-            with pytest.raises(StoreError, match="'s': create failed: No space"):
-                await disk.create(HEADER)
-            assert await disk.list() == []
-            return
-        handle = await filled(disk, 1)
-        if operation == "close":
-            disk.fail("close", errno.EIO)
-            with pytest.raises(StoreError, match="close failed"):
-                await handle.close()
-            await disk.open("s")  # ownership was given up
-            return
-        await handle.close()
-        disk.fail(operation, errno.EACCES)
-        with pytest.raises(StoreError, match=f"{operation} failed: Permission denied"):
-            await getattr(disk, operation)("s")
-        await disk.open("s")
-
-    play(main)
-
-
 def test_a_full_disk_takes_what_fits() -> None:
     async def main() -> None:
         disk = SimulatedDisk(room=2)
@@ -221,10 +170,6 @@ def test_a_creation_that_the_crash_cut_never_was() -> None:
 def test_wrong_use_is_refused() -> None:
     async def main() -> None:
         disk = SimulatedDisk()
-        with pytest.raises(
-            InvalidValue, match="expected one of create, open, read, flush, close, delete"
-        ):
-            disk.fail("sync", errno.EIO)  # type: ignore[arg-type]
         with pytest.raises(InvalidValue, match="expected 0 or more"):
             disk.crash(-1)
         handle = await filled(disk, 0)

@@ -4,7 +4,6 @@ from ._checkpoints import Checkpoint as Checkpoint, Checkpoints as Checkpoints
 from ._crashes import explore_crashes as explore_crashes
 from ._disk import (
     DiskHandle as DiskHandle,
-    DiskOperation as DiskOperation,
     Latency as Latency,
     SimulatedDisk as SimulatedDisk,
 )
@@ -14,6 +13,13 @@ from ._explorer import (
     calling as calling,
     explore as explore,
 )
+from ._faults import (
+    Fault as Fault,
+    FaultEffect as FaultEffect,
+    StoreCall as StoreCall,
+    StoreOperation as StoreOperation,
+)
+from ._faulty_store import FaultyHandle as FaultyHandle, FaultyStore as FaultyStore
 from ._invariants import (
     BodyRecord as BodyRecord,
     Evidence as Evidence,

@@ -1,4 +1,4 @@
-"""SimulatedDisk: a store that is slow, full, broken or without power, and all in virtual time.
+"""SimulatedDisk: a store that is slow, full or without power, and all in virtual time.
 
 No threads and no files, so it works under a clock that jumps. A session's events are in the
 store's cache when they are appended, and on the platter when a flush has ended. What the
@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, TypeAlias
 
 import trio
 from attrs import define, field, frozen
@@ -24,12 +24,11 @@ from ..vocabulary import (
     SessionHeader,
     SessionLocked,
     SessionNotFound,
-    StoreError,
     UsageError,
 )
+from ._faults import failed
 
 Events: TypeAlias = list[Event]
-DiskOperation: TypeAlias = Literal["create", "open", "read", "flush", "close", "delete"]
 
 
 @frozen(kw_only=True)
@@ -129,7 +128,7 @@ class DiskHandle:
             if self._disk.room is not None:
                 self._disk.room -= len(fitting)
             if len(fitting) < len(pending):
-                raise _failed(self.header.id, "flush", os.strerror(errno.ENOSPC))
+                raise failed(self.header.id, "flush", os.strerror(errno.ENOSPC))
         finally:
             self._writing.set()
             self._writing = None
@@ -152,7 +151,9 @@ class DiskHandle:
 
 @define(eq=False)
 class SimulatedDisk:
-    """A store whose operations take virtual time and fail when they are told to.
+    """A store whose operations take virtual time, and which can be full or lose its power.
+
+    Single operations are made to fail by a `FaultyStore` over it.
 
     Args:
         latency: Of each operation.
@@ -171,22 +172,8 @@ class SimulatedDisk:
     extensions: Collection[str] = field(default=(), kw_only=True)
     powered: bool = field(default=True, init=False)
     _files: dict[str, _File] = field(factory=dict, init=False)
-    _faults: dict[DiskOperation, list[int]] = field(factory=dict, init=False)
 
     # --- trouble ------------------------------------------------------------------------
-
-    def fail(self, operation: DiskOperation, error: int, times: int = 1) -> None:
-        """Let *operation* fail the next *times*, with the ``errno`` *error*.
-
-        For example ``disk.fail("flush", errno.EIO)``, ``disk.fail("open", errno.EACCES)``. It
-        takes its time first, and nothing of it is done. Callers see a `StoreError`.
-        """
-        if operation not in get_args(DiskOperation):
-            raise InvalidValue(
-                f"operation: expected one of {', '.join(get_args(DiskOperation))}, "
-                f"got {operation!r}"
-            )
-        self._faults.setdefault(operation, []).extend([error] * times)
 
     def crash(self, keep: int = 0, *, torn: bool = False) -> SimulatedDisk:
         """Cut the power; the disk as it is found when the power is back.
@@ -197,8 +184,8 @@ class SimulatedDisk:
             torn: Whether the next event was being written: part of it is there, and is
                 cut off when the session is opened.
 
-        Flushed events and finished creations are all there, nobody owns a session, and no
-        operation fails any more. Every operation on this disk fails from now on.
+        Flushed events and finished creations are all there, and nobody owns a session. Every
+        operation on this disk fails from now on.
         """
         found = self.after_crash(keep, torn=torn)
         self.powered = False
@@ -271,20 +258,18 @@ class SimulatedDisk:
         headers = (file.header for file in self._files.values())
         return sorted(headers, key=lambda header: (header.created_ms, header.id))
 
-    async def _find(self, operation: DiskOperation, session_id: str, seconds: float) -> _File:
+    async def _find(self, operation: str, session_id: str, seconds: float) -> _File:
         escape_id(session_id)
         await self._take(operation, session_id, seconds)
         if session_id not in self._files:
             raise SessionNotFound(f"there is no session {session_id!r}")
         return self._files[session_id]
 
-    async def _take(self, operation: DiskOperation, session_id: str, seconds: float) -> None:
-        """Spend the time of *operation*, then fail if it is to fail."""
+    async def _take(self, operation: str, session_id: str, seconds: float) -> None:
+        """Spend the time of *operation*, then fail without power."""
         await trio.sleep(seconds)
         if not self.powered:
-            raise _failed(session_id, operation, "the power is cut")
-        if self._faults.get(operation):
-            raise _failed(session_id, operation, os.strerror(self._faults[operation].pop(0)))
+            raise failed(session_id, operation, "the power is cut")
 
 
 def _refuse_if_owned(file: _File) -> None:
@@ -292,11 +277,6 @@ def _refuse_if_owned(file: _File) -> None:
         raise SessionLocked(
             f"session {file.header.id!r} is open for writing in this process ({os.getpid()})"
         )
-
-
-def _failed(session_id: str, operation: DiskOperation, why: str) -> StoreError:
-    what = f"session {session_id!r}" if session_id else "the sessions"
-    return StoreError(f"{what}: {operation} failed: {why}")
 
 
 if TYPE_CHECKING:

@@ -177,7 +177,7 @@ def chain_text(error: BaseException) -> str:
 
     Implicit contexts count when they are ordinary exceptions. A group gives its own text
     and then its members' texts, joined with ``"; "``. An exception whose ``str`` fails or
-    is empty gives its type's name.
+    is empty gives its type's name. What the text before says already is left out.
     """
     parts: list[str] = []
     seen: set[int] = set()
@@ -185,7 +185,7 @@ def chain_text(error: BaseException) -> str:
     while current is not None and id(current) not in seen:
         seen.add(id(current))
         text = _one_text(current)
-        if not parts or text not in parts[-1]:
+        if not parts or _told_in(text, current) not in parts[-1]:
             parts.append(text)
         current = current.__cause__ or _context(current)
     return ": ".join(parts)
@@ -207,6 +207,14 @@ def _one_text(error: BaseException) -> str:
     except Exception:  # a __str__ of somebody else's may do anything
         text = ""
     return text or type(error).__name__
+
+
+def _told_in(text: str, error: BaseException) -> str:
+    """What another text has to hold for *error*'s own *text* to say nothing new: the system's
+    words are enough, its number is not missed."""
+    if isinstance(error, OSError) and error.filename is None and isinstance(error.strerror, str):
+        return error.strerror or text
+    return text
 
 
 def error_code(error: BaseException) -> str:
