@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.conformance.shelf import Shelf
 from tests.conformance.world import Numbers, World
 
 HERE = Path(__file__).parent
@@ -34,11 +35,32 @@ def parameters() -> list[Any]:
     return found
 
 
+def on_stores() -> list[Any]:
+    """Each run on each store that does more than to keep events in a list."""
+    return [
+        pytest.param(*run.values, kind, id=f"{run.values[0].stem}[{kind}]", marks=run.marks)
+        for run in parameters()
+        for kind in ("jsonl", "sqlite", "simulated")
+    ]
+
+
 @pytest.mark.parametrize("path", parameters())
 async def test_run(path: Path) -> None:
+    await replay(path, Shelf())
+
+
+@pytest.mark.parametrize(("path", "kind"), on_stores())
+async def test_run_on_a_store(path: Path, kind: str, tmp_path: Path) -> None:
+    """C143, C144, C146: the store changes nothing, and has everything in the end."""
+    shelf = Shelf(kind, tmp_path)
+    with shelf.watching_threads():
+        await replay(path, shelf)
+
+
+async def replay(path: Path, shelf: Shelf) -> None:
     run = load(path)
     expected = {name: run[name] for name in OUTPUTS}
-    actual = normalised(json.loads(json.dumps(await World(run).perform())))
+    actual = normalised(json.loads(json.dumps(await World(run, shelf).perform())))
     masked(actual, expected)
     for name in OUTPUTS:
         assert_equal(name, actual[name], expected[name])

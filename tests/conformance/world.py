@@ -13,13 +13,12 @@ from functools import partial
 from typing import Any
 
 import trio
-import trio.testing
 from tests.conformance.model import ReplayAdapter
+from tests.conformance.shelf import Shelf
 
 import terzetto
 from terzetto.agent import AgentHandle, Enter, PreStep, Reject, RequestFailed, Retry
 from terzetto.session._codec import decode_event, encode_event, encode_failure, encode_request
-from terzetto.stores import MemoryStore
 from terzetto.tools import Allow, Ask, Deny, ToolRun, raw_tool
 from terzetto.vocabulary import (
     CodedError,
@@ -30,8 +29,6 @@ from terzetto.vocabulary import (
     ParentCause,
     PluginSource,
     Replace,
-    SessionHeader,
-    SessionId,
     TextBlock,
     UserCause,
     UserMessage,
@@ -81,8 +78,9 @@ class Hook:
 class World:
     """One run in progress."""
 
-    def __init__(self, run: Json) -> None:
+    def __init__(self, run: Json, shelf: Shelf | None = None) -> None:
         self.run = run
+        self.shelf = shelf or Shelf()
         self.gates = Gates()
         self.hooks = [Hook(spec) for spec in run.get("hooks", [])]
         self.system: str = run.get("system", "")
@@ -468,7 +466,7 @@ class World:
             engine = await stack.enter_async_context(
                 terzetto.open_engine(
                     adapters=[ReplayAdapter(self)],
-                    store=await self.filled_store(),
+                    store=await self.shelf.filled(self.stored),
                     max_parallel_tool_calls=self.run.get("config", {}).get(
                         "maxParallelToolCalls", 10
                     ),
@@ -479,7 +477,7 @@ class World:
             self.install(engine, self.process)
             self.handle = None
             self.handle = await self.make_agent(engine)
-            await trio.testing.wait_all_tasks_blocked()
+            await self.shelf.quiet()
             while actions and crash is None:
                 action = actions.pop(0)
                 check_when(self, action.get("when", {}))
@@ -489,7 +487,7 @@ class World:
                     else:
                         self.do(op)
                 if crash is None:
-                    await trio.testing.wait_all_tasks_blocked()
+                    await self.shelf.quiet()
             if crash is None:
                 check_when(self, self.run.get("finally", {}))
                 self.final = self.state()
@@ -499,18 +497,10 @@ class World:
             events = list(session.events)
             self.nursery.cancel_scope.cancel()
             await stack.aclose()
+        await self.shelf.check(session)
         self.process = process
         self.session = Frozen(events)
         return crash
-
-    async def filled_store(self) -> MemoryStore:
-        store = MemoryStore()
-        if self.stored is not None:
-            handle = await store.create(SessionHeader(id=SessionId("S"), created_ms=0))
-            for event in self.stored:
-                handle.append(event)
-            await handle.close()
-        return store
 
     def compose(self, engine: terzetto.Engine) -> None:
         scope = engine.scope
