@@ -20,10 +20,11 @@ import attrs
 from attrs import evolve
 
 from terzetto import vocabulary as v
-from terzetto.session import OwedCall, Place, Session, replay
+from terzetto.session import Attempt, OwedCall, Place, Session, replay
 from terzetto.session._codec import decode_event
 from terzetto.session._inbox import PendingInput
 from terzetto.session._surface import Folds, Surface
+from terzetto.vocabulary._stream import _Building
 
 RUNS = Path(
     os.environ.get("TERZETTO_CONFORMANCE") or Path(__file__).parent.parent / "conformance" / "runs"
@@ -77,7 +78,7 @@ def observed(session: Session) -> dict[str, Any]:
     }
 
 
-_MUTABLE = (Place, OwedCall, Surface, Folds, PendingInput)
+_MUTABLE = (Place, Attempt, v.BlockAssembler, _Building, OwedCall, Surface, Folds, PendingInput)
 
 
 def _by_value(value: Any) -> Any:

@@ -16,11 +16,9 @@ from ..hooks import Registration
 from ..session import Inbox, Session, asks_again
 from ..tools import AnswerForm, Tool, ToolLayer, ToolRun, answer_forms, type_name
 from ..vocabulary import (
-    AssistantChunk,
     AssistantMessageEvent,
     CallId,
     CodedError,
-    Finish,
     MaxTokens,
     PluginSource,
     ToolCallEvent,
@@ -123,6 +121,8 @@ class Expectation:
 
     def judge(self, result: StepResult) -> StepResult:
         """The step is over. After a second failure its results owe no request any more."""
+        if result.finish is not None:
+            self._cut = isinstance(result.finish, MaxTokens)
         if self._look():
             self._failures += 1
             if self._failures > 1:
@@ -157,8 +157,6 @@ class Expectation:
         failed = accepted = False
         for event in events:
             match event.data:
-                case AssistantChunk(chunk=Finish(reason=reason)):
-                    self._cut = isinstance(reason, MaxTokens)
                 case AssistantMessageEvent(message=message):
                     self._came = f"the text {message.text!r}" if message.text else "no text"
                 case ToolCallEvent(call_id=call_id, name=name):

@@ -177,10 +177,10 @@ class StepRunner:
     def _anchor(self) -> FinishReason | None:
         """Keep what an interrupted attempt delivered; why it finished, if it had."""
         place = self.session.place
-        finish = [chunk.reason for _, chunk in place.attempt if isinstance(chunk, Finish)]
+        finish = place.attempt.content().finish
         if draft := anchor_draft(place, self.session.folds, self._new_id):
             self.session.append_draft(draft)
-        return finish[0] if finish else None
+        return finish.reason if finish else None
 
     async def _attempt(
         self, turn: int, step: int, attempt: int, prepared: PreparedCall, request: Request

@@ -31,7 +31,6 @@ from ..vocabulary import (
     SessionHeader,
     StoreError,
     ToolCallEvent,
-    assemble,
 )
 from ._shelf import Stored
 
@@ -171,11 +170,10 @@ def _repeated(events: Sequence[Event], stored: Stored) -> Iterator[Finding]:
 
 
 def _is_streamed(answer: AssistantMessageEvent, sources: Sequence[int], place: Place) -> bool:
-    assembler = assemble([chunk for _, chunk in place.attempt])
+    assembler = place.attempt.content()
     if answer.interrupted:
         prefix = assembler.delivered_prefix()
         content = None if prefix is None else prefix.content
     else:
         content = assembler.assembled().content
-    cited = [seq for seq, _ in place.attempt]
-    return cited == list(sources) and answer.message.content == content
+    return list(place.attempt.sources()) == list(sources) and answer.message.content == content

@@ -23,21 +23,16 @@ from ..agent import AgentScope, PreStep, StepDecision
 from ..hooks import Proceed, Registration
 from ..session import Session
 from ..vocabulary import (
-    AssistantChunk,
     AssistantMessageEvent,
     EndSeed,
     Event,
-    Finish,
     HookCause,
     InvalidValue,
     RequestHeaderEvent,
-    StepEnd,
     StepStart,
     TurnEnd,
     TurnStart,
     Usage,
-    UsageChunk,
-    is_complete,
 )
 
 Price: TypeAlias = Callable[[str, str, Usage], float]
@@ -66,17 +61,26 @@ class _Tally:
     turn: Spent = Spent()
     ended: Spent = Spent()
     _next: int = 0
+    _unanswered: int = 0
     _route: tuple[str, str] = ("", "")
-    _reported: Usage | None = None
     _started_ms: int | None = None
     _steps: int = 0
     _tokens: int = 0
     _cost: float = 0.0
 
     def read(self, session: Session) -> None:
+        # Attempts that no message tells of: failed ones, and those cut before any text.
+        others = session.place.unanswered[self._unanswered :]
         for event in session.events[self._next :]:
+            while others and others[0][0] <= event.seq:
+                self._spend(others[0][1])
+                self._unanswered += 1
+                del others[0]
             self._take(event)  # raises what a price raises; then it is taken again
-            self._next += 1
+            self._next = event.seq + 1
+        for _, usage in others:
+            self._spend(usage)
+            self._unanswered += 1
         now = session.now_ms()
         self.turn = self._of_turn(now)
 
@@ -97,25 +101,16 @@ class _Tally:
                 self._steps += 1
             case RequestHeaderEvent(header=header):
                 self._route = (header.config.provider, header.config.model)
-            case AssistantChunk(chunk=UsageChunk(usage=usage)):
-                self._reported = usage  # the last report of an attempt is the one that counts
-            case AssistantChunk(chunk=Finish(reason=reason)) if not is_complete(reason):
-                self._settle(self._reported)  # a failed attempt: no message says what it used
-            case AssistantMessageEvent(usage=usage):
-                self._settle(usage)
-            case StepEnd():
-                self._settle(self._reported)  # cut before any message
+            case AssistantMessageEvent(usage=usage) if usage is not None:
+                self._spend(usage)
             case EndSeed(inherited=True):
                 self.ended = Spent()  # what another session used
             case _:
                 pass
 
-    def _settle(self, usage: Usage | None) -> None:
-        if usage is not None:
-            cost = 0.0 if self.price is None else self.price(*self._route, usage)
-            self._cost += cost
-            self._tokens += usage.input_tokens + usage.output_tokens
-        self._reported = None
+    def _spend(self, usage: Usage) -> None:
+        self._cost += 0.0 if self.price is None else self.price(*self._route, usage)
+        self._tokens += usage.input_tokens + usage.output_tokens
 
 
 def _added(one: Spent, other: Spent) -> Spent:

@@ -1,23 +1,25 @@
 """Floor 1: what happened, and what follows from it. Nothing here names Trio."""
 
+from ._attempt import Attempt as Attempt
 from ._compacting import Compacting as Compacting, CompactionLock as CompactionLock
 from ._forking import (
+    ForkSearch as ForkSearch,
     fork_header as fork_header,
     fork_point as fork_point,
     fork_prefix as fork_prefix,
     fresh_id as fresh_id,
     unfinished_seed as unfinished_seed,
 )
+from ._held import EventLog as EventLog, Held as Held
 from ._inbox import TARGETS as TARGETS, Inbox as Inbox, PendingInput as PendingInput
 from ._log import (
     Bell as Bell,
-    EventLog as EventLog,
-    Follower as Follower,
     Session as Session,
     last_ending as last_ending,
     replay as replay,
 )
 from ._order import OwedCall as OwedCall, Place as Place
+from ._reading import PAGE as PAGE, Follower as Follower, Reader as Reader
 from ._recovery import (
     CRASH as CRASH,
     Closing as Closing,

@@ -113,6 +113,14 @@ def _decode_op(value: Any, _: Any) -> v.SurfaceOp:
     return v.APPEND if value == "append" else _DECODERS[v.Replace](value)
 
 
+def _encode_sources(sources: Any) -> Any:
+    return _ENCODE_SEQS(tuple(sources) if type(sources) is v.Seqs else sources)
+
+
+def _decode_sources(value: Any, kind: Any) -> v.Sources:
+    return v.cited(_DECODE_SEQS(value, kind))
+
+
 def _default_fields(names: Any) -> frozenset[str]:
     if isinstance(names, frozenset) and names <= {"reasoningEffort", "maxTokens"}:
         return names
@@ -154,6 +162,7 @@ _shapes = Shapes(
     custom={
         (v.Event, "data"): (_encode_data, lambda data, _: data),
         (v.Event, "surface_op"): (_encode_op, _decode_op),
+        (v.Event, "sources"): (_encode_sources, _decode_sources),
         (v.RequestHeader, "adapter_defaults"): (_encode_defaults, _decode_defaults),
     },
 )
@@ -170,6 +179,8 @@ class _Hooks(dict[object, Callable[..., Any]]):
         return hook
 
 
+_ENCODE_SEQS = _shapes.encoder(tuple[int, ...])
+_DECODE_SEQS = _shapes.decoder(tuple[int, ...])
 _ENCODERS = _Hooks(_shapes.trusting_encoder)
 _DECODERS = _Hooks(_shapes.decoder)
 

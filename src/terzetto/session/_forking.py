@@ -9,6 +9,8 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping, Sequence
 
+from attrs import define, field
+
 from ..vocabulary import (
     Event,
     ForkError,
@@ -24,10 +26,19 @@ from ..vocabulary import (
 def fork_prefix(events: Sequence[Event], boundary: int | None = None) -> list[Event]:
     """The events before *boundary* (default: all), for a fork's seed.
 
-    Raises `ForkError`: ``INVALID_BOUNDARY`` outside the log, ``OPEN_TURN`` inside a turn.
+    Raises:
+        ForkError: ``INVALID_BOUNDARY`` outside the log, ``OPEN_TURN`` inside a turn.
+        InvalidValue: Some of them have left memory; ``await session.read()`` gives all.
     """
     whole = len(events) if boundary is None else boundary
-    return list(events[: fork_point(events, boundary=whole)])
+    point = fork_point(events, boundary=whole)
+    prefix = list(events[:point])
+    if len(prefix) < point:
+        raise InvalidValue(
+            f"events: expected all {point}, and {point - len(prefix)} have left memory; "
+            "use await session.read()"
+        )
+    return prefix
 
 
 def fork_point(
@@ -47,39 +58,71 @@ def fork_point(
             turn, naming the last place before it.
         InvalidValue: both were given.
     """
-    if turn is not None and boundary is not None:
-        raise InvalidValue("a fork begins at a turn or at a boundary; give one of them")
-    stop = len(events)
-    if boundary is not None:
-        if type(boundary) is not int or not 0 <= boundary <= stop:
-            raise ForkError(
-                "INVALID_BOUNDARY",
-                f"boundary: expected 0 to {stop}, the seq of the first event that is not "
-                f"inherited, got {boundary!r}",
-            )
-        stop = boundary
-    wanted = turn if type(turn) is int else None
-    last, begins = 0, None  # the latest turn, and where it begins while it is open
-    for index in range(stop):
-        match events[index].data:
-            case TurnStart(turn=last):
-                begins = index
+    search = ForkSearch(turn, boundary)
+    for event in events:
+        if search.take(event):
+            break
+    return search.point(len(events))
+
+
+@define(eq=False)
+class ForkSearch:
+    """`fork_point` for a log that is read in parts: give it all events in order, then ask.
+
+    Chunks may be left out.
+    """
+
+    turn: int | None = None
+    boundary: int | None = None
+    _last: int = field(default=0, init=False)
+    _begins: int | None = field(default=None, init=False)
+    _found: int | None = field(default=None, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        if self.turn is not None and self.boundary is not None:
+            raise InvalidValue("a fork begins at a turn or at a boundary; give one of them")
+
+    def take(self, event: Event) -> bool:
+        """Look at the next event; true when no further one matters."""
+        boundary = self.boundary
+        if type(boundary) is int and event.seq >= boundary:
+            return False  # the log's length is still needed
+        match event.data:
+            case TurnStart(turn=number):
+                self._last, self._begins = number, event.seq
             case TurnEnd():
-                begins = None
-                if last == wanted:
-                    return index + 1
+                self._begins = None
+                if type(self.turn) is int and self._last == self.turn:
+                    self._found = event.seq + 1
             case _:
                 pass
-    if begins is not None and (boundary is not None or (wanted is not None and wanted == last)):
-        where = "the log ends" if boundary is None else f"event {boundary} is"
-        better = f"boundary={begins}" + (f" or turn={last - 1}" if last > 1 else "")
-        raise ForkError(
-            "OPEN_TURN", f"{where} inside turn {last}; a fork begins between turns: {better}"
-        )
-    if turn is not None:
-        there = f"1 to {last}" if last else "none, for the log has no turn"
-        raise ForkError("INVALID_BOUNDARY", f"turn: expected {there}, got {turn!r}")
-    return stop if begins is None else begins
+        return self._found is not None
+
+    def point(self, length: int) -> int:
+        """How many events are inherited of a log of *length* events. Raises as
+        `fork_point` does."""
+        if self._found is not None:
+            return self._found
+        turn, boundary, last, begins = self.turn, self.boundary, self._last, self._begins
+        if boundary is not None and (type(boundary) is not int or not 0 <= boundary <= length):
+            raise ForkError(
+                "INVALID_BOUNDARY",
+                f"boundary: expected 0 to {length}, the seq of the first event that is not "
+                f"inherited, got {boundary!r}",
+            )
+        wanted = type(turn) is int and turn == last
+        if begins is not None and (boundary is not None or wanted):
+            where = "the log ends" if boundary is None else f"event {boundary} is"
+            better = f"boundary={begins}" + (f" or turn={last - 1}" if last > 1 else "")
+            raise ForkError(
+                "OPEN_TURN", f"{where} inside turn {last}; a fork begins between turns: {better}"
+            )
+        if turn is not None:
+            there = f"1 to {last}" if last else "none, for the log has no turn"
+            raise ForkError("INVALID_BOUNDARY", f"turn: expected {there}, got {turn!r}")
+        if boundary is not None:
+            return boundary
+        return length if begins is None else begins
 
 
 def fresh_id() -> SessionId:

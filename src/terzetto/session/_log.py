@@ -8,8 +8,8 @@ work is recorded without shields. What is durable is the store's affair.
 from __future__ import annotations
 
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Protocol, overload
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
 
 from attrs import define, field
 
@@ -28,6 +28,7 @@ from ..vocabulary import (
     Replace,
     SessionHeader,
     SessionId,
+    Sources,
     TurnEnd,
     UserMessage,
     WrongThread,
@@ -35,8 +36,10 @@ from ..vocabulary import (
     new_message_id,
 )
 from ._compacting import Compacting, CompactionLock
+from ._held import EventLog, Held
 from ._inbox import PendingInput
 from ._order import Place
+from ._reading import PAGE, Follower, Reader, check_seq, page
 from ._replacing import planned
 from ._surface import Folds, Messages, Surface
 
@@ -83,28 +86,6 @@ class SilentBell:
         return None
 
 
-class EventLog(Sequence[Event]):
-    """A read-only view of a session's events; it grows with the log."""
-
-    __slots__ = ("_events",)
-
-    def __init__(self, events: list[Event]) -> None:
-        self._events = events
-
-    def __len__(self) -> int:
-        return len(self._events)
-
-    @overload
-    def __getitem__(self, index: int) -> Event: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Event]: ...
-    def __getitem__(self, index: int | slice) -> Event | list[Event]:
-        return self._events[index]
-
-    def __repr__(self) -> str:
-        return f"<EventLog: {len(self._events)} events>"
-
-
 def _no_sink(event: Event) -> None:
     return None
 
@@ -137,13 +118,13 @@ class Session:
     compaction: CompactionLock = field(factory=CompactionLock, init=False, repr=False)
     sink: Callable[[Event], None] = field(default=_no_sink, init=False, repr=False)
     durable: Callable[[], int] = field(default=_never_durable, init=False, repr=False)
-    reader: Callable[[int, int], Awaitable[list[Event]]] | None = field(
-        default=None, init=False, repr=False
-    )
+    reader: Reader | None = field(default=None, init=False, repr=False)
+    held: Held = field(factory=Held, init=False, repr=False)
     observers: Notification[Event] = field(init=False, repr=False)
     on_stop: Callable[[BaseException], bool] = field(default=_not_taken, init=False, repr=False)
     attached: bool = field(default=True, init=False)
-    _events: list[Event] = field(factory=list, init=False, repr=False)
+    _open_attempt: int | None = field(default=None, init=False, repr=False)
+    _settled: int = field(default=0, init=False, repr=False)
     _thread: int = field(factory=threading.get_ident, init=False, repr=False)
     _publishing: bool = field(default=False, init=False, repr=False)
     _deferred: list[Callable[[], None]] = field(factory=list, init=False, repr=False)
@@ -157,8 +138,8 @@ class Session:
 
     @property
     def events(self) -> EventLog:
-        """Every event in memory, by seq."""
-        return EventLog(self._events)
+        """The log by seq, as far as it is in memory: all but chunks that a store has."""
+        return EventLog(self.held)
 
     @property
     def durable_seq(self) -> int:
@@ -175,7 +156,7 @@ class Session:
         self,
         data: EventData,
         surface_op: Append | Replace | None = None,
-        sources: tuple[int, ...] | None = None,
+        sources: Sources | None = None,
         ignorable: bool = False,
     ) -> Event:
         """Append one event and return it. Nothing changes when it is refused.
@@ -227,7 +208,26 @@ class Session:
         self.folds.move(event)
         self.pending.move(event, self.place.open_turn is not None)
         self.compaction.move(event)
-        self._events.append(event)
+        self.held.tail.append(event)
+        if self.place.unsettled != self._open_attempt:
+            self._attempt_moved()
+
+    def _attempt_moved(self) -> None:
+        """An attempt began, or the one before is settled: what it streamed may leave."""
+        self._open_attempt = opened = self.place.unsettled
+        self._settled = self.place.next_seq if opened is None else opened
+        self.release()
+
+    def release(self) -> None:
+        """Let go of the chunks of settled attempts that the store has. A session without a
+        store that can be read keeps everything."""
+        if self.reader is not None and self.held.start < self._settled:
+            self.held.release(min(self._settled, self.durable_seq + 1))
+
+    def saved(self) -> None:
+        """More of the log is durable: tell who waits for it."""
+        self.release()
+        self.bell.ring()
 
     def _publish(self, event: Event) -> None:
         struck: BaseException | None = None
@@ -309,52 +309,43 @@ class Session:
         return Compacting(self, self.new_id())
 
     async def read(self, start: int = 0, stop: int | None = None) -> list[Event]:
-        """Events *start* to before *stop*, from memory or from the store."""
+        """Events *start* to before *stop*, from memory, or from the store where they have
+        left it. What is not in the log yet is left out.
+
+        For a long log, read it in parts or `follow` it: this is one list.
+
+        Raises:
+            InvalidValue: *start* or *stop* is no seq.
+            StoreError: The store cannot give them back.
+        """
+        check_seq("start", start)
+        length = len(self.held)
+        stop = length if stop is None else min(check_seq("stop", stop), length)
         await self.bell.checkpoint()
-        stop = len(self._events) if stop is None else min(stop, len(self._events))
-        return self._events[start:stop]
+        if self.held.missing(start, stop) is None:
+            return self.held.between(start, stop)
+        found: list[Event] = []
+        for first in range(start, stop, PAGE):
+            found += await page(self, first, min(first + PAGE, stop))
+        return found
 
     def follow(self, from_seq: int = 0, *, durable: bool = False) -> Follower:
         """An async iterator over the events from *from_seq* on, past and to come.
 
         Ends when the session is detached. There is nothing to close, and a slow reader
-        holds nobody up. With *durable* an event comes once the store has it.
+        holds nobody up. With *durable* an event comes once the store has it. Events that
+        have left memory come from the store, in pages.
+
+        Raises `InvalidValue` for a *from_seq* that is no seq.
         """
         self.check_thread()
-        if from_seq < 0:
-            raise InvalidValue(f"from_seq: expected 0 or more, got {from_seq}")
-        return Follower(self, from_seq, durable)
+        return Follower(self, check_seq("from_seq", from_seq), durable)
 
     def detach(self) -> None:
-        """End every `follow`. What is in memory stays readable."""
+        """End every `follow` where the log ends. The log stays readable."""
         self.attached = False
         self.observers.close()
         self.bell.ring()
-
-
-@define(eq=False)
-class Follower:
-    """One reader's position in a log."""
-
-    _session: Session
-    _next: int
-    _durable: bool
-
-    def __aiter__(self) -> Follower:
-        return self
-
-    async def __anext__(self) -> Event:
-        session = self._session
-        await session.bell.checkpoint()
-        while True:
-            end = session.durable_seq + 1 if self._durable else len(session.events)
-            if self._next < end:
-                event = session._events[self._next]
-                self._next += 1
-                return event
-            if not session.attached:
-                raise StopAsyncIteration
-            await session.bell.wait()
 
 
 def replay(session: Session, events: Iterable[Event]) -> None:

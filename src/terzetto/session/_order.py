@@ -35,7 +35,6 @@ from ..vocabulary import (
     RequestHeaderEvent,
     StepEnd,
     StepStart,
-    StreamChunk,
     SystemMessageEvent,
     ToolCallBlock,
     ToolCallEvent,
@@ -43,9 +42,11 @@ from ..vocabulary import (
     ToolResultEvent,
     TurnEnd,
     TurnStart,
+    Usage,
     UserMessageEvent,
     is_complete,
 )
+from ._attempt import Attempt
 
 Where: TypeAlias = Literal[
     "anywhere", "between turns", "in a turn", "in a step", "before the answer"
@@ -64,9 +65,11 @@ class OwedCall:
 class Place:
     """The position of a log.
 
-    *attempt* holds the chunks of the model attempt in progress, with their seqs; an
-    attempt begins with its step or after a failed `Finish`. *answered* says that the
-    step has its assistant message.
+    *attempt* is the model attempt in progress; an attempt begins with its step or after a
+    failed `Finish`. *unsettled* is the seq of the latest attempt's first chunk, until its
+    answer is in the log, the next attempt begins, or the step ends. *unanswered* says what
+    providers reported for attempts without an answer, with the seq of the event that ended
+    each. *answered* says that the step has its assistant message.
 
     With *strict* false (replay) a step may end with calls unanswered: older logs hold
     such steps, and closed history is not rewritten (C138).
@@ -80,7 +83,9 @@ class Place:
     last_step: int = 0
     open_step: int | None = None
     answered: bool = False
-    attempt: list[tuple[int, StreamChunk]] = field(factory=list)
+    attempt: Attempt = field(factory=Attempt)
+    unsettled: int | None = None
+    unanswered: list[tuple[int, Usage]] = field(factory=list)
     seeded: bool = False
     _calls: list[OwedCall] = field(factory=list)
     _recorded: int = 0
@@ -113,6 +118,13 @@ class Place:
         rule = RULES[type(event.data)]
         if rule.move and not isinstance(event.surface_op, Replace):
             rule.move(self, event)
+
+    def settle(self, seq: int | None = None) -> None:
+        """The attempt in progress is over; *seq* is the event that ended it without answer."""
+        if self.attempt:
+            if seq is not None and (usage := self.attempt.content().usage) is not None:
+                self.unanswered.append((seq, usage))
+            self.attempt = Attempt()
 
     def _where(self, where: Where) -> str | None:
         """What is expected instead, or None when the place is right."""
@@ -258,29 +270,31 @@ def _step_start(place: Place, event: Event) -> None:
     assert isinstance(event.data, StepStart)
     place.last_step = place.open_step = event.data.step
     place.answered = False
-    place.attempt = []
     place._calls, place._recorded, place._settled = [], 0, 0
 
 
 def _step_end(place: Place, event: Event) -> None:
-    place.open_step = None
-    place.attempt = []
+    place.open_step = place.unsettled = None
+    place.settle(event.seq)
     place._calls, place._recorded, place._settled = [], 0, 0
 
 
 def _chunk(place: Place, event: Event) -> None:
     assert isinstance(event.data, AssistantChunk)
     chunk = event.data.chunk
+    if not place.attempt:
+        place.unsettled = event.seq
     if isinstance(chunk, Finish) and not is_complete(chunk.reason):
-        place.attempt = []
+        place.settle(event.seq)
     else:
-        place.attempt.append((event.seq, chunk))
+        place.attempt.take(event.seq, chunk)
 
 
 def _message(place: Place, event: Event) -> None:
     assert isinstance(event.data, AssistantMessageEvent)
     place.answered = True
-    place.attempt = []
+    place.unsettled = None
+    place.settle()
     place._calls = [OwedCall(call) for call in event.data.message.tool_calls]
 
 

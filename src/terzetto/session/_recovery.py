@@ -37,7 +37,6 @@ from ..vocabulary import (
     TurnEnd,
     TurnEnding,
     UserMessage,
-    assemble,
     is_complete,
     texts,
 )
@@ -139,7 +138,7 @@ def anchor_draft(place: Place, folds: Folds, new_id: NewId) -> Draft | None:
     Complete once a finish of a complete kind is in the log, else the delivered
     prefix, marked interrupted. Cites every chunk of the attempt either way.
     """
-    assembler = assemble([chunk for _, chunk in place.attempt])
+    assembler = place.attempt.content()
     if assembler.finish is not None and is_complete(assembler.finish.reason):
         return _message(place, folds, new_id, assembler.assembled(), interrupted=False)
     prefix = assembler.delivered_prefix()
@@ -154,7 +153,7 @@ def answer_draft(place: Place, folds: Folds, new_id: NewId) -> tuple[Draft, Fini
     In the chunk protocol a stream without a finish is a stop; an empty one cites an
     explicit empty list (C106).
     """
-    assembler = assemble([chunk for _, chunk in place.attempt])
+    assembler = place.attempt.content()
     reason = assembler.finish.reason if assembler.finish else Stop()
     return _message(place, folds, new_id, assembler.assembled(), interrupted=False), reason
 
@@ -174,7 +173,7 @@ def _message(
     event = AssistantMessageEvent(
         place.open_turn, place.open_step, message, content.usage, interrupted
     )
-    return Draft(event, APPEND, tuple(seq for seq, _ in place.attempt))
+    return Draft(event, APPEND, place.attempt.sources())
 
 
 def _answer(place: Place, owed: OwedCall, closing: Closing) -> Iterator[Draft]:

@@ -136,7 +136,7 @@ class Surface:
                 if not on_surface:
                     raise IllegalEvent(event.seq, name, "no surface operation")
                 self._judge_replace(event, start, end)
-        if event.sources and not all(0 <= seq < event.seq for seq in event.sources):
+        if event.sources and not 0 <= min(event.sources) <= max(event.sources) < event.seq:
             raise IllegalEvent(event.seq, name, "sources that are earlier events")
 
     def _judge_replace(self, event: Event, start: int, end: int) -> None:

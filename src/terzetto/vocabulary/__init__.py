@@ -12,6 +12,7 @@ from ._errors import (
     DefectError as DefectError,
     DuplicateMessage as DuplicateMessage,
     DuplicateName as DuplicateName,
+    EventReleased as EventReleased,
     ForkError as ForkError,
     IllegalEvent as IllegalEvent,
     InvalidTool as InvalidTool,
@@ -137,6 +138,7 @@ from ._request import (
     ToolHistory as ToolHistory,
     ToolSchema as ToolSchema,
 )
+from ._seqs import Seqs as Seqs, Sources as Sources, cited as cited, of_runs as of_runs
 from ._stream import (
     AbortedFinish as AbortedFinish,
     Assembled as Assembled,

@@ -9,6 +9,7 @@
     │   ├── InvalidValue           a value that cannot be what was asked for (also a ValueError)
     │   │   └── InvalidTool        a tool that cannot be registered
     │   ├── IllegalEvent           an event the log's order does not allow, with its seq
+    │   ├── EventReleased          an event that has left memory (also a LookupError)
     │   ├── ReentrantAppend        an append from inside an observer of an append
     │   ├── DuplicateMessage       a message id that is pending already
     │   ├── DuplicateName          a name taken in this layer
@@ -72,6 +73,10 @@ class IllegalEvent(UsageError):
         self.seq = seq
         self.got = got
         self.expected = expected
+
+
+class EventReleased(UsageError, LookupError):
+    """An event that is in the store and not in memory any more: read it from there."""
 
 
 class ReentrantAppend(UsageError):

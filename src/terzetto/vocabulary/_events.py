@@ -23,6 +23,7 @@ from ._messages import (
     clean_call_id,
 )
 from ._request import HeaderReason, ModelSelection, RequestHeader
+from ._seqs import Sources
 from ._stream import Failure, StreamChunk, Usage
 
 
@@ -360,7 +361,7 @@ class Draft:
 
     data: EventData
     surface_op: SurfaceOp | None = None
-    sources: tuple[int, ...] | None = None
+    sources: Sources | None = None
     ignorable: bool = False
 
 
@@ -369,14 +370,15 @@ class Event:
     """One immutable entry of a log.
 
     *time_ms* is integer milliseconds since the epoch; *sources* cites earlier events
-    by seq (absent and empty differ: an empty stream cites an empty list).
+    by seq (absent and empty differ: an empty stream cites an empty list). Many seqs in a row
+    are a `Seqs`, which is equal to their tuple.
     """
 
     seq: int
     time_ms: int
     data: EventData
     surface_op: SurfaceOp | None = None
-    sources: tuple[int, ...] | None = None
+    sources: Sources | None = None
     ignorable: bool = False
 
 

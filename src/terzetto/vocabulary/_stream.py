@@ -156,6 +156,10 @@ def is_complete(reason: FinishReason) -> bool:
     return isinstance(reason, (Stop, ToolCalls, MaxTokens))
 
 
+_PARTS = 512
+"""Pieces of one block that are kept as they came."""
+
+
 @define(eq=False)
 class _Building:
     kind: BlockType
@@ -163,6 +167,14 @@ class _Building:
     call_id: CallId = CallId("")
     name: str = ""
     ended: AssistantBlock | None = None
+    joined: int = 0
+
+    def add(self, text: str) -> None:
+        """Take *text*. Many small parts become one, each of them once."""
+        self.parts.append(text)
+        if len(self.parts) > self.joined + _PARTS:
+            self.parts[self.joined :] = ["".join(self.parts[self.joined :])]
+            self.joined += 1
 
     def block(self) -> AssistantBlock:
         if self.ended is not None:
@@ -249,7 +261,7 @@ class BlockAssembler:
     def _append(self, index: int, kind: BlockType, text: str) -> _Building:
         block = self._open(index, kind)
         if block.kind == kind:
-            block.parts.append(text)
+            block.add(text)
         return block
 
 

@@ -1,0 +1,167 @@
+"""What of a log is in memory: everything, or all but the chunks that a store has.
+
+Chunks are most of a log, and nobody asks for them once their answer stands. So those of
+settled attempts are released when they are durable, and read back from the store. What is
+kept keeps its seq.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from typing import overload
+
+from attrs import define, field
+
+from ..vocabulary import AssistantChunk, Event, EventReleased
+
+_MOVED = 4096
+"""Events that may be shifted in memory to release fewer."""
+
+
+def _seq(event: Event) -> int:
+    return event.seq
+
+
+@define(eq=False)
+class Held:
+    """The events of one log that are in memory.
+
+    *tail* is every event from seq *start* on, and grows by being appended to. Before it
+    there is what was kept. Releasing costs each event once.
+    """
+
+    start: int = 0
+    tail: list[Event] = field(factory=list)
+    _kept: list[Event] = field(factory=list)
+
+    def __len__(self) -> int:
+        """The length of the log, and not of what is in memory."""
+        return self.start + len(self.tail)
+
+    def get(self, seq: int) -> Event | None:
+        """The event *seq* of the log, or None if it was released."""
+        if seq >= self.start:
+            return self.tail[seq - self.start]
+        index = bisect_left(self._kept, seq, key=_seq)
+        found = self._kept[index] if index < len(self._kept) else None
+        return found if found is not None and found.seq == seq else None
+
+    def between(self, start: int, stop: int) -> list[Event]:
+        """Those from *start* to before *stop*, within the log."""
+        tail = self.tail[max(0, start - self.start) : max(0, stop - self.start)]
+        if start >= self.start:
+            return tail
+        first = bisect_left(self._kept, start, key=_seq)
+        last = bisect_left(self._kept, stop, first, key=_seq)
+        return self._kept[first:last] + tail
+
+    def everything(self) -> Iterator[Event]:
+        """All of them, in order, those that are appended meanwhile too."""
+        seq = -1
+        while (found := self._from(seq + 1)) is not None:
+            index, events = found
+            while index < len(events) and events[index].seq > seq:
+                seq = events[index].seq
+                yield events[index]
+                index += 1
+
+    def _from(self, seq: int) -> tuple[int, list[Event]] | None:
+        """Where the first event at or after *seq* stands, and in which list."""
+        if seq < self.start:
+            index = bisect_left(self._kept, seq, key=_seq)
+            if index < len(self._kept):
+                return index, self._kept
+        index = max(0, seq - self.start)
+        return (index, self.tail) if index < len(self.tail) else None
+
+    def missing(self, start: int, stop: int) -> tuple[int, int] | None:
+        """Where what was released of *start* to before *stop* begins and ends; None for
+        nothing. Costs what is in memory of that range."""
+        stop = min(stop, self.start)
+        if start >= stop:
+            return None
+        index = bisect_left(self._kept, start, key=_seq)
+        last = bisect_left(self._kept, stop, index, key=_seq)
+        if last - index == stop - start:
+            return None
+        while index < last and self._kept[index].seq == start:
+            index, start = index + 1, start + 1
+        while index < last and self._kept[last - 1].seq == stop - 1:
+            last, stop = last - 1, stop - 1
+        return start, stop
+
+    def release(self, stop: int) -> None:
+        """Let go of every chunk before seq *stop*: it is settled, and a store has it."""
+        count = stop - self.start
+        if count <= 0 or len(self.tail) - count > count + _MOVED:
+            return  # the next time: shifting the rest would cost more than it frees
+        self._kept += [e for e in self.tail[:count] if type(e.data) is not AssistantChunk]
+        del self.tail[:count]
+        self.start = stop
+
+
+class EventLog(Sequence[Event]):
+    """A read-only view of a session's events, indexed by seq; it grows with the log.
+
+    All events are in memory but the chunks of settled attempts of a session that a store
+    keeps: they leave it once they are durable. ``len`` is the length of the log; iterating
+    and slices give what is in memory; asking for an event that has left is an
+    `EventReleased`. `Session.read` and `Session.follow` give every event.
+    """
+
+    __slots__ = ("_held",)
+
+    def __init__(self, held: Held) -> None:
+        self._held = held
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    @overload
+    def __getitem__(self, index: int) -> Event: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Event]: ...
+    def __getitem__(self, index: int | slice) -> Event | list[Event]:
+        length = len(self._held)
+        if isinstance(index, slice):
+            start, stop, step = index.indices(length)
+            if step == 1:
+                return self._held.between(start, max(start, stop))
+            found = (self._held.get(seq) for seq in range(start, stop, step))
+            return [event for event in found if event is not None]
+        seq = index + length if index < 0 else index
+        if not 0 <= seq < length:
+            raise IndexError(f"event {index}: the log has {length} events")
+        event = self._held.get(seq)
+        if event is None:
+            raise EventReleased(
+                f"event {seq} is a chunk that has left memory; "
+                f"await session.read({seq}, {seq + 1}) gives it"
+            )
+        return event
+
+    def __iter__(self) -> Iterator[Event]:
+        return self._held.everything()
+
+    def __reversed__(self) -> Iterator[Event]:
+        return reversed(self._held.between(0, len(self._held)))
+
+    def __contains__(self, event: object) -> bool:
+        return isinstance(event, Event) and self.count(event) > 0
+
+    def index(self, value: Event, start: int = 0, stop: int | None = None) -> int:
+        """The seq of *value*. Raises ValueError if it is not in memory there."""
+        for event in self[start:stop]:
+            if event == value:
+                return event.seq
+        raise ValueError(f"{value!r} is not among the events in memory")
+
+    def count(self, value: Event) -> int:
+        """1 if *value* is in memory, else 0."""
+        if not isinstance(value, Event) or not 0 <= value.seq < len(self._held):
+            return 0
+        return int(self._held.get(value.seq) == value)
+
+    def __repr__(self) -> str:
+        return f"<EventLog: {len(self._held)} events>"
