@@ -1,4 +1,4 @@
-"""Kills processes that write, and looks at what they leave (`kill.py` is the command).
+"""Kills processes that write, and looks at what they leave (`kill_writers.py` is the command).
 
 A *life* is a process with four writers on one store: three go on with sessions that earlier
 lives wrote, one makes new sessions. It ends by SIGKILL: from outside, when so many events
@@ -29,9 +29,10 @@ from pathlib import Path
 from typing import Any
 
 import trio
-from attrs import define, field, frozen
+from attrs import define, field
+from tests.crash.aims import MOMENTS, Aim, take_aim
 
-from terzetto.stores import JsonlStore, SqliteStore, Store, WriteHandle, _sqlite_jobs
+from terzetto.stores import JsonlStore, SqliteStore, Store, WriteHandle
 from terzetto.stores._files import lock
 from terzetto.vocabulary import (
     Event,
@@ -103,71 +104,12 @@ class Notes:
 # --- a life -----------------------------------------------------------------------------
 
 
-@frozen
-class Aim:
-    """Where a life kills itself: the *nth* time that it comes to *moment*."""
-
-    moment: str
-    nth: int
-
-
-MOMENTS: dict[str, Sequence[str]] = {
-    "jsonl": ("half written", "written", "synced"),
-    "sqlite": ("inserted", "before the commit", "after the commit"),
-}
-
-
 def live(
     kind: str, folder: Path, life: int, seed: int, aim: Aim | None, defect: str | None
 ) -> None:
     """One life. It never returns if all goes well."""
-    if aim is not None:
-        take_aim(aim)
+    take_aim(aim)
     trio.run(write_on, make_store(kind, folder), Notes(folder / "notes"), life, seed, defect)
-
-
-def take_aim(aim: Aim) -> None:
-    left = aim.nth
-
-    def at(moment: str) -> bool:
-        nonlocal left
-        left -= moment == aim.moment
-        return moment == aim.moment and left == 0
-
-    def die() -> None:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    def then_die(moment: str, real: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any) -> Any:
-            result = real(*args)
-            if at(moment):
-                die()
-            return result
-
-        return call
-
-    real_write, real_commit = os.write, _sqlite_jobs.commit
-
-    def write(fd: int, data: Any) -> int:
-        if at("half written"):
-            real_write(fd, data[: len(data) // 2])
-            die()
-        written = real_write(fd, data)
-        if at("written"):
-            die()
-        return written
-
-    def commit(connection: sqlite3.Connection) -> None:
-        if at("before the commit"):
-            die()
-        real_commit(connection)
-        if at("after the commit"):
-            die()
-
-    os.write = write
-    os.fdatasync = then_die("synced", os.fdatasync)
-    _sqlite_jobs.commit = commit
-    _sqlite_jobs.Append.run = then_die("inserted", _sqlite_jobs.Append.run)  # type: ignore[method-assign]
 
 
 async def write_on(store: Store, notes: Notes, life: int, seed: int, defect: str | None) -> None:
@@ -371,7 +313,7 @@ def wait_until(reached: Callable[[], bool], child: Any) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.crash.kill", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.crash.kill_writers", description=__doc__)
     parser.add_argument("--store", choices=sorted(MOMENTS), required=True)
     parser.add_argument("--kills", type=int, default=30)
     parser.add_argument("--seed", type=int, default=0)
