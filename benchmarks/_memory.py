@@ -1,0 +1,38 @@
+"""``python -m benchmarks._memory KIND PIECES``: what one long answer leaves in memory.
+
+In a process of its own, so that nothing else is in the figures. Prints JSON: how many bytes
+larger the process has become, and how many more objects the garbage collector looks at.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import sys
+
+import trio
+
+from ._places import MAKE, folder
+from ._work import Load, one_turn, working
+
+
+def resident() -> int:
+    """Bytes of this process that are in memory now."""
+    with open("/proc/self/statm", "rb") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+async def grown(kind: str, pieces: int) -> dict[str, int]:
+    with folder("disk") as path:
+        store = None if kind == "none" else MAKE["jsonl" if kind == "jsonl" else "sqlite"](path)
+        async with working(store, Load(1, pieces, 0)) as agents:
+            gc.collect()
+            before, tracked = resident(), len(gc.get_objects())
+            await one_turn(agents)
+            gc.collect()
+            return {"bytes": resident() - before, "tracked": len(gc.get_objects()) - tracked}
+
+
+if __name__ == "__main__":
+    print(json.dumps(trio.run(grown, sys.argv[1], int(sys.argv[2]))))

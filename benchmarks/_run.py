@@ -1,0 +1,93 @@
+"""The runner that ``python -m benchmarks`` and each benchmark of its own share."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+import trio
+
+import terzetto
+
+from ._measure import Scale
+from ._rows import Row, table
+
+Part: TypeAlias = Callable[[Scale], Iterable[Row]]
+"""Measures one thing. Runs outside of Trio; a sample that needs Trio runs it."""
+Parts: TypeAlias = Mapping[str, Part]
+"""By name: ``store.memory`` and the like."""
+
+
+def run(parts: Parts, arguments: Sequence[str] | None = None) -> int:
+    """Measure what *arguments* ask for and print it; 1 if a row is over its budget."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description="What Terzetto costs, as ratios to floors that take turns with it.",
+    )
+    parser.add_argument("--json", metavar="FILE", type=Path, help="write the rows there as well")
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="tiny sizes, one round: shows that everything works, its times mean nothing",
+    )
+    parser.add_argument(
+        "--only",
+        metavar="NAME",
+        nargs="+",
+        default=(),
+        help=f"these parts, or all whose names begin so: {', '.join(parts)}",
+    )
+    asked = parser.parse_args(arguments)
+    chosen = {
+        name: part
+        for name, part in parts.items()
+        if not asked.only or any(f"{name}.".startswith(f"{one}.") for one in asked.only)
+    }
+    for one in asked.only:
+        if not any(f"{name}.".startswith(f"{one}.") for name in parts):
+            parser.error(f"--only {one}: expected one of {', '.join(parts)}")
+    scale, rows = Scale(asked.quick), dict[str, list[Row]]()
+    for name, part in chosen.items():
+        began = time.perf_counter()
+        rows[name] = list(part(scale))
+        print(f"\n{name} ({time.perf_counter() - began:.0f} s)\n{table(rows[name])}", flush=True)
+    if asked.json is not None:
+        asked.json.write_text(json.dumps(_record(rows, scale), indent=1) + "\n")
+    over = [row.name for found in rows.values() for row in found if row.verdict == "OVER"]
+    # A quick run is too short for its times to be judged; what it counted can be.
+    if scale.quick:
+        over = _counts_over(rows)
+    if over:
+        print(f"\nover budget: {', '.join(over)}")
+    return 1 if over else 0
+
+
+def main(parts: Parts) -> None:
+    sys.exit(run(parts))
+
+
+def _counts_over(rows: Mapping[str, Iterable[Row]]) -> list[str]:
+    return [
+        row.name
+        for found in rows.values()
+        for row in found
+        if row.plain()["kind"] == "count" and row.verdict == "OVER"
+    ]
+
+
+def _record(rows: Mapping[str, Iterable[Row]], scale: Scale) -> dict[str, object]:
+    return {
+        "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "trio": trio.__version__,
+        "terzetto": terzetto.__version__,
+        "quick": scale.quick,
+        "rows": [{"part": name, **row.plain()} for name, found in rows.items() for row in found],
+    }

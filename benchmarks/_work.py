@@ -1,0 +1,133 @@
+"""The work that agents do in a benchmark: a model that answers at once, a tool without work.
+
+Made so that as little as possible of what is measured is its own: chunks are made when they
+are asked for, nothing waits, and nothing is remembered but how far each session has come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING
+
+import trio
+from attrs import define, field, frozen
+
+import terzetto
+from terzetto import Agent, CallConfig, Engine, ModelInfo, Request, Store, tool
+from terzetto.llm import Adapter
+from terzetto.vocabulary import (
+    BlockEnd,
+    BlockStart,
+    CallId,
+    DefaultField,
+    Finish,
+    Stop,
+    StreamChunk,
+    TextBlock,
+    TextDelta,
+    ToolCallBlock,
+    ToolCallDelta,
+    ToolCalls,
+)
+
+WORD = "word "
+
+
+@frozen
+class Load:
+    """What one turn does: *steps* requests, the last without calls, of *deltas* pieces of text
+    and *calls* calls each."""
+
+    steps: int
+    deltas: int
+    calls: int = 1
+
+
+@tool(parallel=True)
+async def note(n: int) -> str:
+    """Do nothing."""
+    return "ok"
+
+
+@define(eq=False)
+class WorkModel:
+    """Answers every turn of every session with *load*."""
+
+    load: Load
+    provider: str = "work"
+    _steps: dict[str, int] = field(factory=dict, init=False)
+
+    async def prepare(self, config: CallConfig) -> _Prepared:
+        return _Prepared(self, config)
+
+    async def aclose(self) -> None:
+        return None
+
+    def chunks(self, session_id: str) -> Iterator[StreamChunk]:
+        step = self._steps[session_id] = self._steps.get(session_id, 0) % self.load.steps + 1
+        if self.load.deltas:
+            yield BlockStart(0, "text")
+            for _ in range(self.load.deltas):
+                yield TextDelta(0, WORD)
+            yield BlockEnd(0, TextBlock(WORD * self.load.deltas))
+        calls = self.load.calls if step < self.load.steps else 0
+        for number in range(1, calls + 1):
+            call = ToolCallBlock(CallId(f"call-{step}-{number}"), "note", f'{{"n":{number}}}')
+            yield BlockStart(number, "tool-call")
+            yield ToolCallDelta(number, call.id, call.arguments, call.name)
+            yield BlockEnd(number, call)
+        yield Finish(ToolCalls() if calls else Stop())
+
+
+@define(eq=False)
+class _Prepared:
+    _model: WorkModel
+    config: CallConfig
+    adapter_defaults: frozenset[DefaultField] = frozenset()
+    info: ModelInfo = field(factory=ModelInfo)
+
+    @asynccontextmanager
+    async def open_stream(self, request: Request) -> AsyncIterator[AsyncIterator[StreamChunk]]:
+        yield _answer(self._model.chunks(request.session_id))
+
+
+async def _answer(chunks: Iterator[StreamChunk]) -> AsyncIterator[StreamChunk]:
+    for chunk in chunks:
+        yield chunk
+
+
+if TYPE_CHECKING:
+    _: Adapter = WorkModel(Load(1, 1))
+
+
+@asynccontextmanager
+async def working(
+    store: Store | None, load: Load, agents: int = 1, *, cap: int = 10
+) -> AsyncIterator[list[Agent]]:
+    """So many agents over *store* that have done nothing yet."""
+    async with (
+        terzetto.open_engine(
+            adapters=[WorkModel(load)], tools=[note], store=store, max_parallel_tool_calls=cap
+        ) as engine,
+        AsyncExitStack() as stack,
+    ):
+        yield [await _opened(engine, stack, number) for number in range(agents)]
+
+
+async def _opened(engine: Engine, stack: AsyncExitStack, number: int) -> Agent:
+    opening = engine.open_agent(provider="work", model="m", session_id=f"s{number}")
+    return await stack.enter_async_context(opening)
+
+
+async def one_turn(agents: Sequence[Agent]) -> int:
+    """Every agent does its turn, all at the same time; how many events that took."""
+    before = sum(len(agent.session.events) for agent in agents)
+    async with trio.open_nursery() as nursery:
+        for agent in agents:
+            nursery.start_soon(_one_turn, agent)
+    return sum(len(agent.session.events) for agent in agents) - before
+
+
+async def _one_turn(agent: Agent) -> None:
+    await agent.ask("Work.")

@@ -1,0 +1,306 @@
+"""What it costs to keep sessions: ``python -m benchmarks.store``, or ``--only store``.
+
+- ``store.write``: a store alone, without agents: events handed over and flushed in groups.
+- ``store.levels``: agents at work on each store, at each durability.
+- ``store.counts``: syncs and thread hops of a step, and of a durable batch.
+- ``store.memory``: what one streamed piece leaves in memory.
+- ``store.resume``: getting a session back, for each of its events.
+
+The floors write the same facts as plain JSON lines, or rows of a table, without checks and
+without Trio, in as many groups, each with its sync.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TypeAlias
+
+import orjson
+import trio
+from attrs import frozen
+
+import terzetto
+from terzetto import Event, SqliteStore, Store
+from terzetto.session._codec import encode_event
+from terzetto.stores import WriteHandle
+from terzetto.vocabulary import AssistantChunk, SessionHeader, SessionId, TextDelta
+
+from ._measure import Clock, Counted, Sample, Scale, alternate, counting
+from ._places import CLOCKS, MAKE, Kind, Where, folder, places
+from ._rows import Count, Ratio, Row
+from ._run import main
+from ._work import WORD, Load, WorkModel, note, one_turn, working
+from .floors import Fields, line, write_lines, write_rows
+
+KINDS: tuple[Kind, ...] = ("jsonl", "sqlite")
+AGAINST: dict[Kind, str] = {"jsonl": "bare lines", "sqlite": "bare rows"}
+LEVELS = ("step",)
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@frozen
+class Work:
+    """What was done in a measured stretch: *groups* is how often something was synced."""
+
+    seconds: float
+    events: int
+    groups: int
+
+
+Working: TypeAlias = Callable[[Store, Clock], Awaitable[Work]]
+"""Does something with a new store."""
+
+
+class Meter:
+    """Looks at *store* and *clock* from now on."""
+
+    def __init__(self, store: Store, counted: Counted, clock: Clock) -> None:
+        self._store, self._counted, self._clock = store, counted, clock
+        self._before = counted.syncs + self._commits()
+        self._began = clock()
+
+    def work(self, events: int) -> Work:
+        took = self._clock() - self._began
+        return Work(took, events, self._counted.syncs + self._commits() - self._before)
+
+    def _commits(self) -> int:
+        return self._store.statistics().commits if isinstance(self._store, SqliteStore) else 0
+
+
+# --- a store alone --------------------------------------------------------------------------
+
+
+def write(scale: Scale) -> Iterable[Row]:
+    """Events handed to one session, or to many at the same time, and flushed in groups."""
+    for where in places():
+        count = scale.pick(2_000 if where == "memory" else 400, 40)
+        for kind in KINDS:
+            for sessions in scale.pick((1, 50), (3,)):
+                for group in scale.pick((1, 20), (5,)):
+                    name = f"{kind} {where}, {_times(sessions, 'session')}, flush every {group}"
+                    working = partial(_written, sessions, max(count // sessions, group), group)
+                    yield _row(name, working, kind, where, scale, None)
+
+
+async def _written(sessions: int, count: int, group: int, store: Store, clock: Clock) -> Work:
+    events = chunk_events(count)
+    handles = [await store.create(_header(f"s{number}")) for number in range(sessions)]
+    with counting() as counted:
+        meter = Meter(store, counted, clock)
+        async with trio.open_nursery() as nursery:
+            for handle in handles:
+                nursery.start_soon(_flushed, handle, events, group)
+        work = meter.work(count * sessions)
+    for handle in handles:
+        await handle.close()
+    return work
+
+
+async def _flushed(handle: WriteHandle, events: Sequence[Event], group: int) -> None:
+    for start in range(0, len(events), group):
+        for event in events[start : start + group]:
+            handle.append(event)
+        await handle.flush()
+
+
+def chunk_events(count: int) -> list[Event]:
+    """A log that is a stream of text and nothing else."""
+    return [
+        Event(seq, 1_700_000_000_000 + seq, AssistantChunk(1, 1, TextDelta(0, WORD)))
+        for seq in range(count)
+    ]
+
+
+# --- agents on a store ----------------------------------------------------------------------
+
+
+def levels(scale: Scale) -> Iterable[Row]:
+    """Agents that stream and call tools, until all of it is durable."""
+    for where in places():
+        for kind in KINDS:
+            for agents in scale.pick((1, 50), (2,)):
+                load = scale.pick(Load(20, 20) if agents == 1 else Load(3, 6), Load(2, 2))
+                for level in LEVELS:
+                    name = f"{kind} {where}, {_times(agents, 'agent')}, {level}"
+                    working = partial(_turns, agents, load)
+                    yield _row(name, working, kind, where, scale, None)
+
+
+async def _turns(agents: int, load: Load, store: Store, clock: Clock) -> Work:
+    async with working(store, load, agents) as workers:
+        with counting() as counted:
+            meter = Meter(store, counted, clock)
+            return meter.work(await one_turn(workers))
+
+
+def _row(
+    name: str, working: Working, kind: Kind, where: Where, scale: Scale, budget: float | None
+) -> Ratio:
+    """*working* on a new store each time, against a floor that writes the same facts."""
+    first, logs = _recorded(working, kind, where)
+    found = alternate(
+        {
+            "ours": lambda: _in_new_store(working, kind, where),
+            "floor": lambda: _floor(kind, where, logs, first.groups) / first.events,
+        },
+        scale,
+    )
+    return Ratio(
+        name=name,
+        unit="event",
+        ours=found["ours"],
+        against=f"{AGAINST[kind]}, {first.groups:,} syncs",
+        floor=found["floor"],
+        budget=budget if where == "memory" else None,
+    )
+
+
+def _in_new_store(working: Working, kind: Kind, where: Where) -> float:
+    with folder(where) as path:
+        work = trio.run(working, MAKE[kind](path), CLOCKS[where])
+        return work.seconds / work.events
+
+
+def _recorded(working: Working, kind: Kind, where: Where) -> tuple[Work, list[list[Fields]]]:
+    """One run that is not timed: how it went, and what was stored."""
+
+    async def main(path: Path) -> tuple[Work, list[list[Fields]]]:
+        store = MAKE[kind](path)
+        work = await working(store, CLOCKS[where])
+        read = [await store.read(header.id) for header in await store.list()]
+        return work, [[dict(encode_event(event)) for event in events] for _, events in read]
+
+    with folder(where) as path:
+        return trio.run(main, path)
+
+
+def _floor(kind: Kind, where: Where, logs: Sequence[Sequence[Fields]], groups: int) -> float:
+    with folder(where) as path:
+        if kind == "jsonl":
+            return write_lines(path, logs, groups, CLOCKS[where])
+        return write_rows(path / "floor.db", logs, groups, CLOCKS[where])
+
+
+# --- counts ---------------------------------------------------------------------------------
+
+
+def counts(scale: Scale) -> Iterable[Row]:
+    """Syncs and thread hops, of which there is a right number on every machine."""
+    for kind in KINDS:
+        bare = _counted(kind, Load(1, 4, 0))
+        steps = _counted(kind, Load(11, 4, 1))
+        batch = _counted(kind, Load(2, 4, 100))
+        for what, of, share, limit in (
+            ("a turn of one step", bare, 1, 2),
+            ("a further step, with a call", _less(steps, bare), 10, 2),
+            ("100 calls, cap 10, and the step after them", _less(batch, bare), 1, 12),
+        ):
+            yield Count(name=f"{kind}, {what}: syncs", value=of.syncs / share, unit="", limit=limit)
+            yield Count(
+                name=f"{kind}, {what}: thread hops", value=of.hops / share, unit="", limit=limit
+            )
+
+
+def _counted(kind: Kind, load: Load) -> Counted:
+    """What one turn needs on a new store."""
+
+    async def main(path: Path) -> Counted:
+        store = MAKE[kind](path)
+        async with working(store, load) as agents:
+            with counting() as counted:
+                meter = Meter(store, counted, time.perf_counter)
+                work = meter.work(await one_turn(agents))
+                return Counted(work.groups, counted.hops)
+
+    with folder("disk") as path:
+        return trio.run(main, path)
+
+
+def _less(whole: Counted, part: Counted) -> Counted:
+    return Counted(whole.syncs - part.syncs, whole.hops - part.hops)
+
+
+# --- memory ---------------------------------------------------------------------------------
+
+
+def memory(scale: Scale) -> Iterable[Row]:
+    """One answer of many pieces, in a process of its own, after it has become durable."""
+    pieces = scale.pick(200_000, 2_000)
+    for kind in scale.pick(("none", *KINDS), KINDS):
+        command = [sys.executable, "-m", "benchmarks._memory", kind, str(pieces)]
+        done = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE)
+        found = json.loads(done.stdout)
+        name = f"{pieces:,} pieces, {'no store' if kind == 'none' else kind}"
+        yield Count(name=f"{name}: resident", value=found["bytes"] / pieces, unit="B a piece")
+        yield Count(name=f"{name}: tracked", value=found["tracked"] / pieces, unit="a piece")
+
+
+# --- resuming -------------------------------------------------------------------------------
+
+
+def resume(scale: Scale) -> Iterable[Row]:
+    """Opening an agent on a stored session, against reading its lines as JSON."""
+    load = scale.pick(Load(300, 20), Load(3, 3))
+    for kind in KINDS:
+        with folder(places()[-1]) as path:
+            store = MAKE[kind](path)
+            work = trio.run(_turns, 1, load, store, time.perf_counter)
+            _, events = trio.run(store.read, "s0")
+            lines = [line(dict(encode_event(event))) for event in events]
+            found = alternate(
+                {"ours": _resumed(kind, path, len(events)), "floor": _loaded(lines)}, scale
+            )
+            yield Ratio(
+                name=f"{kind}, a session of {work.events:,} events",
+                unit="event",
+                ours=found["ours"],
+                against="orjson.loads",
+                floor=found["floor"],
+            )
+
+
+def _resumed(kind: Kind, path: Path, events: int) -> Sample:
+    async def main() -> float:
+        async with terzetto.open_engine(
+            adapters=[WorkModel(Load(1, 1))], tools=[note], store=MAKE[kind](path)
+        ) as engine:
+            began = time.perf_counter()
+            async with engine.open_agent(resume="s0"):
+                return (time.perf_counter() - began) / events
+
+    return lambda: trio.run(main)
+
+
+def _loaded(lines: Sequence[bytes]) -> Sample:
+    def sample() -> float:
+        began = time.perf_counter()
+        kept = [orjson.loads(one) for one in lines]
+        return (time.perf_counter() - began) / len(kept)
+
+    return sample
+
+
+def _header(name: str) -> SessionHeader:
+    return SessionHeader(id=SessionId(name), created_ms=1_700_000_000_000)
+
+
+def _times(count: int, what: str) -> str:
+    return f"1 {what}" if count == 1 else f"{count} {what}s"
+
+
+PARTS = {
+    "store.write": write,
+    "store.levels": levels,
+    "store.counts": counts,
+    "store.memory": memory,
+    "store.resume": resume,
+}
+
+if __name__ == "__main__":
+    main(PARTS)

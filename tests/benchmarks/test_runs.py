@@ -1,0 +1,106 @@
+"""The benchmarks run, and count what they should; whether the figures are good is theirs to say."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from benchmarks.__main__ import PARTS
+from benchmarks._measure import Scale, Series, alternate, counting
+from benchmarks._rows import Count, Ratio, Row, table
+from benchmarks._run import Parts, run
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def measured(tmp_path: Path, *names: str) -> list[dict[str, Any]]:
+    """The rows of these parts, measured quickly."""
+    report = tmp_path / "report.json"
+    assert run(PARTS, ["--quick", "--json", str(report), "--only", *names]) == 0
+    return json.loads(report.read_text())["rows"]
+
+
+@pytest.mark.parametrize("part", ["floors", "store.write", "store.levels", "store.resume"])
+def test_every_part_gives_ratios_above_zero(tmp_path: Path, part: str) -> None:
+    rows = measured(tmp_path, part)
+    assert {row["kind"] for row in rows} == {"ratio"}
+    assert all(row["part"] == part and row["ratio"] > 0 and row["seconds"] > 0 for row in rows)
+    assert len({row["name"] for row in rows}) == len(rows) >= 2
+
+
+def test_a_batch_and_a_step_need_few_syncs_and_few_threads(tmp_path: Path) -> None:
+    """At most 2 + ceil(calls / cap) for a batch; a step waits for its request and its calls.
+
+    As a command: what has its own is the same as ``python -m benchmarks --only store``.
+    """
+    report = tmp_path / "report.json"
+    command = [sys.executable, "-m", "benchmarks.store", "--quick", "--json", str(report)]
+    done = subprocess.run(
+        [*command, "--only", "store.counts"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert "store.counts" in done.stdout
+    rows = {row["name"]: row for row in json.loads(report.read_text())["rows"]}
+    assert len(rows) >= 12
+    for name, row in rows.items():
+        most = 12 if "100 calls" in name else 2
+        assert 1 <= row["value"] <= row["limit"] == most, name
+
+
+def test_memory_is_measured_for_every_store(tmp_path: Path) -> None:
+    """Each in a process of its own; with this few pieces only that there is a figure."""
+    rows = measured(tmp_path, "store.memory")
+    assert [row["unit"] for row in rows] == ["B a piece", "a piece"] * 2
+    assert all(row["value"] > 0 for row in rows if row["unit"] == "a piece")
+
+
+def test_only_takes_whole_names_and_refuses_others(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        run(PARTS, ["--quick", "--only", "stor"])
+    assert left.value.code == 2
+    assert "--only stor: expected one of floors, store.write" in capsys.readouterr().err
+
+
+def test_what_is_over_its_budget_fails_the_run(capsys: pytest.CaptureFixture[str]) -> None:
+    low, high = Series((1.0, 1.0, 1.0)), Series((2.0, 3.0, 9.0))
+    rows: list[Row] = [
+        Ratio(name="slow", unit="event", ours=high, against="floor", floor=low, budget=2.5),
+        Ratio(name="fast", unit="event", ours=low, against="floor", floor=high, budget=2.5),
+        Ratio(name="any", unit="event", ours=high, against="floor", floor=low),
+        Count(name="many", value=13, unit="", limit=12),
+    ]
+    parts: Parts = {"made.up": lambda scale: rows}
+    assert run(parts, []) == 1
+    printed = capsys.readouterr().out
+    assert "over budget: slow, many" in printed
+    assert table(rows) in printed
+    # A quick run judges what it counted, not the times.
+    assert run(parts, ["--quick"]) == 1
+    assert "over budget: many" in capsys.readouterr().out
+    assert run({"made.up": lambda scale: rows[:3]}, ["--quick"]) == 0
+
+
+def test_contenders_take_turns_and_the_first_round_is_not_counted() -> None:
+    order: list[str] = []
+
+    def contender(name: str) -> float:
+        order.append(name)
+        return len(order)
+
+    found = alternate({"a": lambda: contender("a"), "b": lambda: contender("b")}, Scale())
+    assert "".join(order) == "ba" + "abba" * 3 + "ab"
+    assert len(found["a"].values) == len(found["b"].values) == 7
+    assert found["a"].values[0] == 3
+    assert found["a"].over(found["b"]).values[0] == 3 / 4
+
+
+def test_counting_puts_back_what_it_watches() -> None:
+    before = os.fsync, os.fdatasync, trio.to_thread.run_sync
+    with pytest.raises(ZeroDivisionError), counting():
+        assert before != (os.fsync, os.fdatasync, trio.to_thread.run_sync)
+        raise ZeroDivisionError
+    assert before == (os.fsync, os.fdatasync, trio.to_thread.run_sync)
