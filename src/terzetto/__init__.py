@@ -62,6 +62,7 @@ from .session import (
 from .stores import (
     JsonlStore as JsonlStore,
     MemoryStore as MemoryStore,
+    ReadHandle as ReadHandle,
     SqliteStore as SqliteStore,
     Store as Store,
     WriteHandle as WriteHandle,
@@ -182,6 +183,7 @@ __all__ = [
     "PreparedCall",
     "ProviderError",
     "Read",
+    "ReadHandle",
     "Registration",
     "Reject",
     "Request",

@@ -99,8 +99,10 @@ class Faults:
         await self.reach("create")
         return await self._given(FaultyHandle(self, await self.inner.create(header)), "created")
 
-    async def open(self, session_id: str) -> WriteHandle:
+    async def open(self, session_id: str, mode: Any = "write") -> Any:
         await self.reach("open")
+        if mode == "read":
+            return await self.inner.open(session_id, mode)
         return await self._given(FaultyHandle(self, await self.inner.open(session_id)), "opened")
 
     async def _given(self, handle: FaultyHandle, point: str) -> FaultyHandle:
@@ -111,8 +113,8 @@ class Faults:
             raise
         return handle
 
-    async def read(self, session_id: str) -> tuple[SessionHeader, list[Event]]:
-        return await self.inner.read(session_id)
+    async def read(self, session_id: str, start: int = 0) -> tuple[SessionHeader, list[Event]]:
+        return await self.inner.read(session_id, start)
 
     async def list(self) -> list[SessionHeader]:
         return await self.inner.list()
@@ -142,9 +144,9 @@ class FaultyHandle:
     def durable_seq(self) -> int:
         return self.inner.durable_seq
 
-    async def read(self) -> list[Event]:
+    async def read(self, start: int = 0, stop: int | None = None) -> list[Event]:
         await self.store.reach("read")
-        return await self.inner.read()
+        return await self.inner.read(start, stop)
 
     def append(self, event: Event) -> None:
         self.inner.append(event)
@@ -165,7 +167,7 @@ class FaultyHandle:
 
     def give_up(self) -> None:
         self.inner._closed = True
-        self.inner._stored.owner = None
+        self.inner._kept.owner = None
 
 
 # --- opening --------------------------------------------------------------------------

@@ -323,8 +323,9 @@ class SlowStore:
     async def create(self, header: Any) -> Any:
         return SlowHandle(await self.inner.create(header))
 
-    async def open(self, session_id: str) -> Any:
-        return SlowHandle(await self.inner.open(session_id))
+    async def open(self, session_id: str, mode: Any = "write") -> Any:
+        handle = await self.inner.open(session_id, mode)
+        return handle if mode == "read" else SlowHandle(handle)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)

@@ -31,7 +31,7 @@ from tests.crash.logs import RICH, Log, logs_of
 from tests.crash.second_lives import go_on, live_again, look
 
 from terzetto.session import _recovery
-from terzetto.stores import JsonlStore, SqliteStore, Store, _jsonl_file, _sqlite_file
+from terzetto.stores import JsonlStore, SqliteStore, Store, _jsonl_file, _sqlite_file, _sqlite_read
 from terzetto.testing._shipped import SHIPPED
 from terzetto.vocabulary import Event, SessionHeader, SessionNotFound
 
@@ -201,13 +201,13 @@ def not_started() -> Any:
 
 def forgetful() -> Any:
     """A database that keeps the last commit to itself."""
-    real = _sqlite_file.events_of
+    real = _sqlite_read.events_of
 
     def events_of(*args: Any) -> list[Event]:
         found = real(*args)
         return found[:-1] if found and found[-1].seq == 9 else found
 
-    return replaced(_sqlite_file, "events_of", events_of)
+    return replaced(_sqlite_read, "events_of", events_of)
 
 
 DEFECTS = {"fuse": fuse, "not started": not_started, "forgetful": forgetful}

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from typing import Any
 
 import trio
 from attrs import define, field
@@ -50,8 +51,10 @@ class Watched:
     async def create(self, header: SessionHeader) -> WriteHandle:
         return await self.store.create(header)
 
-    async def open(self, session_id: str) -> WriteHandle:
-        handle = await self.store.open(session_id)
+    async def open(self, session_id: str, mode: Any = "write") -> Any:
+        handle = await self.store.open(session_id, mode)
+        if mode == "read":
+            return handle
         self.repaired.append(handle.repaired)
         return handle
 

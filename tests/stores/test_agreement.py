@@ -23,9 +23,9 @@ from hypothesis.stateful import (
 from tests.stores.kit import KINDS, fresh, made_in
 from tests.strategies import logs, session_headers, session_ids
 
-from terzetto.stores import MemoryStore, WriteHandle
+from terzetto.stores import MemoryStore, ReadHandle, WriteHandle
 from terzetto.stores._base import LONGEST_NAME, escape_id
-from terzetto.vocabulary import Event, InvalidValue, SessionHeader, SessionId
+from terzetto.vocabulary import Event, InvalidValue, SessionHeader, SessionId, freeze_object
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -97,12 +97,15 @@ class Agreement(RuleBasedStateMachine):
 
     kind = "jsonl"
     pairs: Bundle[Pair] = Bundle("pairs")
+    closed: Bundle[Pair] = Bundle("closed")
+    readers: Bundle[tuple[ReadHandle, ReadHandle]] = Bundle("readers")
 
     def __init__(self) -> None:
         super().__init__()
         self.folder = tempfile.TemporaryDirectory()
         self.stores = (MemoryStore(), made_in(Path(self.folder.name), self.kind))
         self.open: list[WriteHandle] = []
+        self.made = 0
 
     def answers(self, pair: tuple[Any, Any], call: Callable[[Any], Awaitable[Any]]) -> list[Any]:
         async def ask_both() -> list[Any]:
@@ -131,7 +134,9 @@ class Agreement(RuleBasedStateMachine):
 
     @rule(target=pairs, name=st.sampled_from("aAb"), ms=st.integers(0, 3))
     def create(self, name: str, ms: int) -> Any:
-        header = SessionHeader(id=SessionId(name), created_ms=ms)
+        self.made += 1  # no two are the same, or nobody could tell them apart
+        meta = freeze_object({"nth": self.made})
+        header = SessionHeader(id=SessionId(name), created_ms=ms, meta=meta)
         return self.taken(lambda store: store.create(header))
 
     @rule(target=pairs, name=st.sampled_from("aAb"))
@@ -166,10 +171,36 @@ class Agreement(RuleBasedStateMachine):
         assert pair.memory.header == pair.disk.header
         assert pair.disk.repaired is None
 
-    @rule(pair=consumes(pairs))
-    def close(self, pair: Pair) -> None:
+    @rule(pair=pairs | closed, start=st.integers(0, 8), length=st.none() | st.integers(-2, 8))
+    def read_a_range(self, pair: Pair, start: int, length: int | None) -> None:
+        stop = None if length is None else start + length
+        self.agreed(pair.both(), lambda handle: handle.read(start, stop))
+
+    @rule(target=closed, pair=consumes(pairs))
+    def close(self, pair: Pair) -> Pair:
         self.agreed(pair.both(), lambda handle: handle.close())
         self.open.remove(pair.disk)
+        return pair
+
+    @rule(target=readers, name=st.sampled_from("aAbc"))
+    def look(self, name: str) -> Any:
+        memory, disk = self.answers(self.stores, lambda store: store.open(name, "read"))
+        if isinstance(memory, type) or isinstance(disk, type):
+            assert memory is disk
+            return multiple()
+        assert memory.header == disk.header
+        return memory, disk
+
+    @rule(pair=readers, start=st.integers(0, 8), length=st.none() | st.integers(-2, 8))
+    def read_what_is_stored(
+        self, pair: tuple[ReadHandle, ReadHandle], start: int, length: int | None
+    ) -> None:
+        stop = None if length is None else start + length
+        self.agreed(pair, lambda handle: handle.read(start, stop))
+
+    @rule(pair=readers)
+    def look_no_more(self, pair: tuple[ReadHandle, ReadHandle]) -> None:
+        self.agreed(pair, lambda handle: handle.close())
 
     @rule(name=st.sampled_from("aAbc"))
     def delete(self, name: str) -> None:

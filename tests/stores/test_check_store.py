@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 import trio
-from attrs import define, field
+from attrs import define, evolve, field
 from tests.stores.kit import KINDS, made_in, turn
 
 from terzetto.session._codec import dumps_event
 from terzetto.stores import JsonlStore, MemoryStore, SqliteStore, Store, _sqlite_jobs
+from terzetto.stores.writing import check_extensions
 from terzetto.testing import STORE_LAWS, BrokenStore, Latency, SimulatedDisk, check_store
 from terzetto.vocabulary import (
     Event,
@@ -137,7 +138,9 @@ class Faulty:
     async def create(self, header: SessionHeader) -> Any:
         return self.handle(await self.inner.create(header), self)
 
-    async def open(self, session_id: str) -> Any:
+    async def open(self, session_id: str, mode: Any = "write") -> Any:
+        if mode != "write":
+            return await self.inner.open(session_id, mode)
         return self.handle(await self.inner.open(session_id), self)
 
     def stored(self, handle: Any) -> list[Event]:
@@ -214,19 +217,69 @@ class ClosesForEver(Handle):
 
     async def close(self) -> None:
         await self.inner.close()
-        self.inner._stored.owner = None
+        self.inner._kept.owner = None
 
 
-class ReadsWhatWasAppendedSince(Handle):
-    async def read(self) -> list[Event]:
-        await trio.lowlevel.checkpoint()
-        return list(self.store.stored(self))
+class ReadsWhatOthersAppended(Handle):
+    async def read(self, start: int = 0, stop: int | None = None) -> list[Event]:
+        await self.inner.read(start, stop)
+        return list(self.inner._kept.events[start:stop])
+
+
+class ReadsWhatItFound(Handle):
+    """Not what was flushed since."""
+
+    def append(self, event: Event) -> None:
+        if self.kept is None:
+            self.kept = self.inner.durable_seq + 1
+        self.inner.append(event)
+
+    async def read(self, start: int = 0, stop: int | None = None) -> list[Event]:
+        return (await self.inner.read())[: self.kept][start:stop]
+
+
+class ReadsWhatIsNotDurable(Handle):
+    async def read(self, start: int = 0, stop: int | None = None) -> list[Event]:
+        found = await self.inner.read()
+        return [*found, *self.inner._buffer.pending()][start:stop]
+
+
+class IgnoresStop(Handle):
+    async def read(self, start: int = 0, stop: int | None = None) -> list[Event]:
+        return await self.inner.read(start)
+
+
+class IsDumbWhenClosed(Handle):
+    async def read(self, start: int = 0, stop: int | None = None) -> list[Event]:
+        if self.inner._closed:
+            raise UsageError("the handle is closed")
+        return await self.inner.read(start, stop)
+
+
+class RemembersTheDead(Handle):
+    async def read(self, start: int = 0, stop: int | None = None) -> list[Event]:
+        self.inner._kept.deleted = False
+        return await self.inner.read(start, stop)
+
+
+class DistrustsItsOwn(Handle):
+    async def read(self, start: int = 0, stop: int | None = None) -> list[Event]:
+        found = await self.inner.read(start, stop)
+        check_extensions(found, ())
+        return found
+
+
+class SkipsPages(Handle):
+    """What is far into a log is looked for a place too late."""
+
+    async def read(self, start: int = 0, stop: int | None = None) -> list[Event]:
+        return (await self.inner.read(start, stop))[int(start > 256) :]
 
 
 class GivesItsOwnList(Handle):
-    async def read(self) -> list[Event]:
-        if self.kept is None:
-            self.kept = await self.inner.read()
+    async def read(self, start: int = 0, stop: int | None = None) -> list[Event]:
+        if self.kept is None or start or stop is not None:
+            self.kept = await self.inner.read(start, stop)
         await trio.lowlevel.checkpoint()
         return self.kept
 
@@ -272,10 +325,10 @@ class HangsWhenTwoFlush(Handle):
 class SharesNobody(Faulty):
     """There is no owner."""
 
-    async def open(self, session_id: str) -> Any:
+    async def open(self, session_id: str, mode: Any = "write") -> Any:
         await self.inner.read(session_id)
         self.inner._sessions[session_id].owner = None
-        return await self.inner.open(session_id)
+        return await self.inner.open(session_id, mode)
 
 
 class OpensAnything(Faulty):
@@ -307,9 +360,40 @@ class IgnoresStart(Faulty):
         return await self.inner.read(session_id)
 
 
+class LooksOnce(Faulty):
+    """A read handle gives what was stored when it was opened."""
+
+    async def open(self, session_id: str, mode: Any = "write") -> Any:
+        if mode == "write":
+            return await super().open(session_id)
+        reader = await self.inner.open(session_id, mode)
+        reader._kept = evolve(reader._kept, events=list(reader._kept.events))
+        return reader
+
+
+class OwnsToRead(Faulty):
+    async def open(self, session_id: str, mode: Any = "write") -> Any:
+        self.inner._refuse_if_owned(await self.inner._find(session_id))
+        return await super().open(session_id, mode)
+
+
+class TakesAnyMode(Faulty):
+    async def open(self, session_id: str, mode: Any = "write") -> Any:
+        return await super().open(session_id, "read" if mode == "read" else "write")
+
+
+class ReadsWhenClosed(Faulty):
+    async def open(self, session_id: str, mode: Any = "write") -> Any:
+        handle = await super().open(session_id, mode)
+        if mode == "read":
+            handle.close = trio.lowlevel.checkpoint
+        return handle
+
+
 class DeletesWhatIsInUse(Faulty):
     async def delete(self, session_id: str) -> None:
-        await self.inner._find(session_id)
+        stored = await self.inner._find(session_id)
+        stored.deleted = True
         del self.inner._sessions[session_id]
 
 
@@ -338,8 +422,8 @@ class CreatesHalf(Faulty):
 
 
 class OpensHalf(Faulty):
-    async def open(self, session_id: str) -> Any:
-        handle = await self.inner.open(session_id)
+    async def open(self, session_id: str, mode: Any = "write") -> Any:
+        handle = await self.inner.open(session_id, mode)
         await trio.lowlevel.checkpoint()
         return handle
 
@@ -358,8 +442,27 @@ DEFECTS: list[tuple[Any, str, str]] = [
     (TakesAnySeq, "gaps_and_duplicates_are_refused", "append of event 0 where 2 comes next"),
     (TakesEventsWhenClosed, "closing_flushes_and_happens_once", "append to a closed handle"),
     (ClosesForEver, "a_session_has_one_owner", "after the former owner's second close"),
-    (ReadsWhatWasAppendedSince, "a_reopened_session_goes_on", "whose read() is of what it found"),
-    (GivesItsOwnList, "a_reopened_session_goes_on", "gives nothing, expected events 0, 1"),
+    (ReadsWhatOthersAppended, "a_closed_handle_still_reads_its_own", "written on, it reads events"),
+    (ReadsWhatItFound, "a_reopened_session_goes_on", "after one more event, reads events 0, 1,"),
+    (ReadsWhatIsNotDurable, "a_handle_reads_what_it_has_made_durable", "two events not flushed"),
+    (IgnoresStop, "a_range_is_read", "read(0, 0) of a write handle gives events 0, 1, 2, 3"),
+    (IsDumbWhenClosed, "a_closed_handle_still_reads_its_own", "UsageError was raised"),
+    (
+        RemembersTheDead,
+        "a_deleted_session_is_read_no_more",
+        "a closed write handle of a deleted",
+    ),
+    (DistrustsItsOwn, "what_a_handle_appended_it_can_read", "CorruptLog was raised"),
+    (SkipsPages, "a_long_log_is_read_in_pages", "read(291, 388) of a first handle gives 96 events"),
+    (LooksOnce, "a_read_handle_follows_what_is_stored", "a read handle reads"),
+    (OwnsToRead, "a_range_is_read", "SessionLocked was raised"),
+    (TakesAnyMode, "what_is_no_mode_is_refused", "open('s', 'append'): expected InvalidValue"),
+    (
+        ReadsWhenClosed,
+        "a_closed_read_handle_is_refused",
+        "expected UsageError, and it was",
+    ),
+    (GivesItsOwnList, "a_reopened_session_goes_on", "reads nothing, expected events 0, 1"),
     (ForgetsWhenCancelled, "a_cancelled_flush_loses_and_repeats_nothing", "with durable_seq 3"),
     (RepeatsWhenCancelled, "a_cancelled_flush_loses_and_repeats_nothing", "cancelled"),
     (KeepsOwnershipWhenCancelled, "a_cancelled_close_gives_ownership_up", "SessionLocked"),

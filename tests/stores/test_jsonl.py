@@ -160,11 +160,25 @@ async def test_damage_is_refused_with_line_and_byte(
     await write(store, count)
     byte = rewrite(file, 3, line)
     damaged = file.read_bytes()
-    for attempt in (store.open, store.read):
+    for attempt in (open_and_read, JsonlStore.read, look):
         with pytest.raises(CorruptLog, match=text) as caught:
-            await attempt("s")
+            await attempt(store, "s")
         assert caught.value.position == f"line 3, byte {byte}"
     assert file.read_bytes() == damaged
+
+
+async def open_and_read(store: JsonlStore, session_id: str) -> None:
+    """As resuming does: damage inside of an event may be met when that is decoded."""
+    handle = await store.open(session_id)
+    try:
+        await handle.read()
+    finally:
+        await handle.close()
+
+
+async def look(store: JsonlStore, session_id: str) -> None:
+    reader = await store.open(session_id, "read")
+    await reader.read()
 
 
 async def test_a_log_in_the_place_of_another_is_refused(store: JsonlStore, file: Path) -> None:

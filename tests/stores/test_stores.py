@@ -66,10 +66,12 @@ async def test_a_reopened_session_goes_on(store: Store) -> None:
     assert handle.durable_seq == 1
     handle.append(turn(2))
     await handle.flush()
-    assert await handle.read() == [turn(0), turn(1)]
-    assert await handle.read() == [turn(0), turn(1)]
+    handle.append(turn(3))
+    for _ in range(2):
+        assert await handle.read() == [turn(0), turn(1), turn(2)]
+    assert await handle.read(1, 2) == [turn(1)]
     await handle.close()
-    assert (await store.read("s"))[1] == [turn(0), turn(1), turn(2)]
+    assert (await store.read("s"))[1] == [turn(0), turn(1), turn(2), turn(3)]
 
 
 async def test_a_list_that_was_read_is_the_callers_own(store: Store) -> None:

@@ -11,6 +11,7 @@ import secrets
 import signal
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext, suppress
+from typing import Literal, overload
 
 import trio
 from attrs import define, field, frozen
@@ -19,7 +20,7 @@ from ..agent import Agent
 from ..engine import Engine, open_engine
 from ..session import Session, replay
 from ..stores import JsonlStore
-from ..stores.jsonl import JsonlHandle
+from ..stores.jsonl import JsonlHandle, JsonlReader
 from ..vocabulary import (
     Event,
     InvalidValue,
@@ -81,7 +82,17 @@ class _Store(JsonlStore):
 
     repaired: str | None = None
 
-    async def open(self, session_id: str) -> JsonlHandle:
+    @overload
+    async def open(self, session_id: str, mode: Literal["write"] = "write") -> JsonlHandle: ...
+
+    @overload
+    async def open(self, session_id: str, mode: Literal["read"]) -> JsonlReader: ...
+
+    async def open(
+        self, session_id: str, mode: Literal["write", "read"] = "write"
+    ) -> JsonlHandle | JsonlReader:
+        if mode == "read":
+            return await super().open(session_id, "read")
         handle = await super().open(session_id)
         self.repaired = handle.repaired
         return handle

@@ -12,9 +12,10 @@ from pathlib import Path
 from attrs import evolve, frozen
 
 from ..session._codec import decode_event, decode_header, loads_json
+from ..stores._base import EVERY
 from ..timeline import TurnSpan
 from ..vocabulary import InvalidValue, PlainJson, SessionHeader, StoreError, TurnEnd
-from ._shelf import EVERY, Stored, open_shelf
+from ._shelf import Stored, open_shelf
 from ._terminal import Terminal, columns, one_line, shorten
 
 VERSION = 1

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,9 +16,10 @@ from attrs import field, frozen
 
 from ..session._codec import decode_header, loads_event, loads_json
 from ..stores import JsonlStore, SqliteStore, Store
-from ..stores._base import escape_id
+from ..stores._base import EVERY, escape_id
 from ..stores._files import failing
-from ..stores._jsonl_file import SUFFIX, file_name, unfinished
+from ..stores._jsonl_file import SUFFIX, file_name
+from ..stores._jsonl_lines import unfinished
 from ..stores._sqlite_file import (
     TABLES,
     failing as failing_in_database,
@@ -53,22 +54,6 @@ class Stored:
     size: int = 0
     faults: tuple[Fault, ...] = ()
     owner: int | None = None
-
-
-class Every(Collection[str]):
-    """Knows all extensions: what they mean does not matter for being shown or copied."""
-
-    def __contains__(self, name: object) -> bool:
-        return True
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(())
-
-    def __len__(self) -> int:
-        return 0
-
-
-EVERY = Every()
 
 
 @frozen

@@ -18,10 +18,10 @@ from typing import TypeAlias
 from attrs import evolve, frozen
 
 from ..stores._files import failing
-from ..stores._jsonl_file import SUFFIX, Scan, file_name, scan
+from ..stores._jsonl_file import SUFFIX, Loaded, file_name, load
 from ..timeline import read_timeline
 from ..vocabulary import CorruptLog, Event, InvalidValue, SessionHeader
-from ._shelf import EVERY, decoded, find, is_database, is_path
+from ._shelf import decoded, find, is_database, is_path
 from ._show_json import document
 from ._show_lines import Shown, render
 from ._terminal import CommandError, Terminal
@@ -153,13 +153,12 @@ def _in_file(options: ShowOptions) -> _Loaded:
     path = _path(options)
     with failing(options.session, "reading"):
         try:
-            data = path.read_bytes()
+            found = _load(path)
         except FileNotFoundError:
             raise CommandError(_not_there(options, path)) from None
         except IsADirectoryError:
             raise CommandError(f"expected a log, got the folder {str(path)!r}") from None
-    found = _scan(data, path)
-    return found.header, found.events, len(data) - found.length
+    return found.header, found.events, found.torn
 
 
 def _said(turns: range) -> str:
@@ -191,9 +190,9 @@ def _not_there(options: ShowOptions, path: Path) -> str:
     return f"{said}; there are: {', '.join(names[:5])}{more}"
 
 
-def _scan(data: bytes, path: Path) -> Scan:
+def _load(path: Path) -> Loaded:
     try:
-        found = scan(data, EVERY)
+        found = load(path)
     except CorruptLog as error:
         raise CommandError(f"{str(path)!r} is damaged, or no log of Terzetto: {error}") from error
     if found is None:

@@ -1,6 +1,6 @@
 """Floor 2: where logs are kept."""
 
-from ._base import Store as Store, WriteHandle as WriteHandle
+from ._base import ReadHandle as ReadHandle, Store as Store, WriteHandle as WriteHandle
 from ._jsonl import JsonlStore as JsonlStore
 from ._memory import MemoryStore as MemoryStore
 from ._sqlite import SqliteStore as SqliteStore

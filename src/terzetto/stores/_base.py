@@ -1,31 +1,62 @@
-"""What a store is: the two protocols, and what every store shares.
+"""What a store is: the protocols, and the rules that every store shares.
 
 A store keeps logs; it knows nothing of turns. Whoever holds a session's write handle owns
-the session: no second handle exists, in this process or another on the same machine.
+the session: no second one exists, in this process or another on the same machine.
 Durability is *flush*: an append only buffers, so that recording is synchronous.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from typing import Protocol, TypeAlias
-
-from attrs import define, field
+from collections.abc import Collection, Iterable, Iterator
+from typing import Literal, Protocol, TypeAlias, get_args, overload
 
 from ..vocabulary import (
     CorruptLog,
     Event,
     Extension,
-    IllegalEvent,
     InvalidValue,
     SessionHeader,
     has_surrogate,
 )
 
 Events: TypeAlias = list[Event]  # `Store.list` hides the builtin in the protocol's body
+OpenMode: TypeAlias = Literal["write", "read"]
 
 LONGEST_NAME = 200
 """Bytes that an escaped session id may have; file systems stop at 255 with the suffix."""
+
+
+class ReadHandle(Protocol):
+    """A stored session to read in pages, from ``Store.open(id, "read")``.
+
+    It owns nothing and changes nothing: the session may be in use, here or elsewhere. Between
+    calls it keeps no descriptor, lock or thread; at most it remembers where events are.
+    """
+
+    @property
+    def header(self) -> SessionHeader: ...
+
+    async def read(self, start: int = 0, stop: int | None = None) -> Events:
+        """The intact events with *start* <= seq < *stop*, as far as they are stored now; all
+        from *start* on when *stop* is None. In order, a fresh list, empty for a range that
+        is empty or lies behind the end.
+
+        The cost follows the range, not the log. Earlier events are not judged.
+
+        Raises:
+            InvalidValue: a seq is no int, or less than 0.
+            SessionNotFound: it was deleted, even if there is a new session of its id.
+            CorruptLog: it is damaged in the range, or has events there that nobody knows.
+            StoreError: the storage failed.
+            UsageError: the handle is closed.
+
+        Cancellation: nothing has happened. Several reads at once are independent.
+        """
+        ...
+
+    async def close(self) -> None:
+        """End the use of the handle. The second time nothing happens. Never fails."""
+        ...
 
 
 class WriteHandle(Protocol):
@@ -44,12 +75,23 @@ class WriteHandle(Protocol):
         """Seq of the last durable event, -1 for none. Still answers after `close`."""
         ...
 
-    async def read(self) -> Events:
-        """The events that were stored when the handle was opened; what was appended since
-        is not among them. A fresh list.
+    async def read(self, start: int = 0, stop: int | None = None) -> Events:
+        """The events with *start* <= seq < *stop* that are durable when it is called: what
+        the session had when it was opened, and what was flushed through this handle since.
+        All from *start* on when *stop* is None. In order, a fresh list, empty for a range
+        that is empty or lies behind the end.
+
+        Still answers after `close`, up to this handle's `durable_seq`, as long as the session
+        is stored. The cost follows the range, not the log. Events of unknown names are no
+        fault here: opening refuses them, and whoever appends one knows it.
 
         Raises:
-            StoreError: they cannot be read again.
+            InvalidValue: a seq is no int, or less than 0.
+            SessionNotFound: it was deleted, even if there is a new session of its id.
+            CorruptLog: it is damaged in the range.
+            StoreError: they cannot be read.
+
+        Cancellation: nothing has happened. It may run beside `flush`, `close` and others.
         """
         ...
 
@@ -97,7 +139,7 @@ class Store(Protocol):
     """Where sessions are kept. Ids that no file name could hold are refused by all stores.
 
     An engine itself calls `create` and `open`, and `read` to fork what is not its own.
-    `terzetto.testing.check_store` runs what is promised here and in `WriteHandle`.
+    `terzetto.testing.check_store` runs what is promised here and in the two handles.
     """
 
     async def create(self, header: SessionHeader) -> WriteHandle:
@@ -110,14 +152,26 @@ class Store(Protocol):
         """
         ...
 
-    async def open(self, session_id: str) -> WriteHandle:
-        """Take ownership of a stored session, and cut a torn end off.
+    @overload
+    async def open(self, session_id: str, mode: Literal["write"] = "write") -> WriteHandle: ...
+
+    @overload
+    async def open(self, session_id: str, mode: Literal["read"]) -> ReadHandle: ...
+
+    async def open(self, session_id: str, mode: OpenMode = "write") -> WriteHandle | ReadHandle:
+        """With ``"write"`` take ownership of a stored session, and cut a torn end off. With
+        ``"read"`` only look: no ownership is taken, none is asked for, and nothing changes.
+
+        Memory does not follow the log: its events are looked through one by one, and decoded
+        when they are read.
 
         Raises:
-            InvalidValue: the id cannot name a session.
+            InvalidValue: the id cannot name a session, or there is no such mode.
             SessionNotFound: there is none of this id.
-            SessionLocked: somebody owns it; the message says which process.
-            CorruptLog: it is damaged before its end, or holds events that nobody here knows.
+            SessionLocked: somebody owns it, and *mode* is ``"write"``; it says which process.
+            CorruptLog: with ``"write"``: it is damaged before its end, or holds events that
+                nobody here knows. Damage inside of one event may only be met when that is
+                read; then `WriteHandle.read` raises it.
             StoreError: the storage failed, or another version of Terzetto wrote it.
         """
         ...
@@ -126,8 +180,8 @@ class Store(Protocol):
         """The header and the intact events of a session, as far as they are stored now,
         from seq *start* on: none when it has not got so far.
 
-        Takes no ownership and changes nothing: the session may be in use. Raises as `open`
-        does, but never `SessionLocked`. Earlier events than *start* are not judged.
+        `open` with ``"read"``, one `ReadHandle.read` and `ReadHandle.close` in one call: it
+        takes no ownership, changes nothing, and raises what these raise.
         """
         ...
 
@@ -165,32 +219,6 @@ class Store(Protocol):
         ...
 
 
-@define(eq=False)
-class Buffer:
-    """Events handed over and not yet durable. Pure."""
-
-    next_seq: int
-    _pending: list[Event] = field(factory=list, init=False)
-
-    @property
-    def durable_seq(self) -> int:
-        return self.next_seq - len(self._pending) - 1
-
-    def append(self, event: Event) -> None:
-        if event.seq != self.next_seq:
-            raise IllegalEvent(event.seq, f"seq {event.seq}", f"seq {self.next_seq}")
-        self._pending.append(event)
-        self.next_seq += 1
-
-    def pending(self) -> Sequence[Event]:
-        """A copy, in order."""
-        return tuple(self._pending)
-
-    def settle(self, count: int) -> None:
-        """The first *count* are durable."""
-        del self._pending[:count]
-
-
 _PLAIN = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789-_.")
 
 
@@ -224,16 +252,6 @@ def escape_id(session_id: str) -> str:
     return name
 
 
-def check_start(start: int) -> None:
-    """Refuse what no event can have as its seq.
-
-    Raises:
-        InvalidValue: it is no int, or less than 0.
-    """
-    if type(start) is not int or start < 0:
-        raise InvalidValue(f"start: expected the seq of an event, 0 or more, got {start!r}")
-
-
 def check_extensions(events: Iterable[Event], known: Collection[str]) -> None:
     """Refuse *events* if one is an extension that is neither ignorable nor *known*.
 
@@ -248,3 +266,24 @@ def check_extensions(events: Iterable[Event], known: Collection[str]) -> None:
                     "store if you know what it means",
                     f"event {event.seq}",
                 )
+
+
+def check_mode(mode: str) -> None:
+    """Raises `InvalidValue` for what is no mode of `Store.open`."""
+    if mode not in get_args(OpenMode):
+        raise InvalidValue(f"mode: expected 'write' or 'read', got {mode!r}")
+
+
+class _Every(Collection[str]):
+    def __contains__(self, name: object) -> bool:
+        return True
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+
+EVERY: Collection[str] = _Every()
+"""All names of extensions: for reading where what they mean does not matter."""

@@ -9,133 +9,121 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, overload
 
 import trio
 
-from ..vocabulary import Event, SessionHeader, UsageError
-from ._base import Buffer, Events, Store, WriteHandle, check_start
+from ..vocabulary import SessionHeader
+from ._base import EVERY, Events, OpenMode, ReadHandle, Store, WriteHandle, check_mode
 from ._files import give_up, require_posix
+from ._handles import FileHandle, Reading, check_start
 from ._jsonl_file import (
     Opened,
+    Range,
     create_log,
     delete_log,
     file_name,
+    look_at,
     open_log,
-    read_again,
     read_headers,
     read_log,
+    read_range,
     write_events,
 )
+from ._jsonl_lines import First
+from ._records import Index, Place
 
 logger = logging.getLogger("terzetto")
 _THREADS = 8
 """Most logs of one store that are read or written at once. A disk gains little from more."""
 
 
-class JsonlHandle:
+class JsonlHandle(FileHandle):
     """The `WriteHandle` of a log file."""
 
-    def __init__(
-        self, opened: Opened, extensions: Collection[str], limiter: trio.CapacityLimiter
-    ) -> None:
-        found = opened.scan
+    def __init__(self, path: Path, opened: Opened, limiter: trio.CapacityLimiter) -> None:
+        super().__init__(opened.first.header, opened.survey.count)
+        self._path = path
+        self._first = opened.first
         self._fd: int | None = opened.fd
         self._owner = opened.owner
-        self._header = found.header
-        self._repaired = found.torn
-        self._read_length = self._length = found.length
-        self._at_open: Events | None = found.events
-        self._buffer = Buffer(len(found.events))
-        self._extensions = extensions
+        self._index = opened.survey.index
+        self._length = opened.survey.length
+        self._repaired = opened.survey.torn
         self._limiter = limiter
         self._writing = trio.Lock()
-        self._closed = False
-
-    @property
-    def header(self) -> SessionHeader:
-        return self._header
 
     @property
     def repaired(self) -> str | None:
         return self._repaired
 
-    @property
-    def durable_seq(self) -> int:
-        return self._buffer.durable_seq
-
-    async def read(self) -> Events:
-        events, self._at_open = self._at_open, None
-        if events is not None:  # the first time; kept no longer than that
-            await trio.lowlevel.checkpoint()
-            return events
-        async with self._writing:
-            return await trio.to_thread.run_sync(
-                read_again,
-                self._owned(),
-                self._read_length,
-                self.header.id,
-                self._extensions,
-                limiter=self._limiter,
-            )
-
-    def append(self, event: Event) -> None:
-        if self._closed:
-            raise UsageError(f"the write handle of session {self.header.id!r} is closed")
-        self._buffer.append(event)
-
-    async def flush(self) -> None:
-        wanted = self._buffer.next_seq - 1
-        if self.durable_seq >= wanted:
-            await trio.lowlevel.checkpoint()
-            return
-        async with self._writing:
-            # Whoever had the lock before may have written ours with its own.
-            if self.durable_seq < wanted:
-                await self._write()
+    async def _stored(self, start: int, stop: int) -> Events:
+        # By its path, not by our descriptor: that may be closed while a thread reads.
+        wanted = Range(self._index.before(start), start, stop, self._length)
+        found = await trio.to_thread.run_sync(
+            read_range, self._path, self._first, EVERY, wanted, limiter=self._limiter
+        )
+        return found.events
 
     async def _write(self) -> None:
-        events = self._buffer.pending()
-        # Uncancellable once the thread runs; no checkpoint between its end and the books.
-        length = await trio.to_thread.run_sync(
-            write_events,
-            self._owned(),
-            self._length,
-            events,
-            self.header.id,
-            limiter=self._limiter,
-        )
-        self._settle(len(events), length)
+        wanted = self._buffer.next_seq - 1
+        async with self._writing:
+            if self.durable_seq >= wanted:
+                return  # whoever had the lock before has written ours with its own
+            if self._fd is None:
+                raise self._is_closed()
+            events = self._buffer.pending()
+            # Uncancellable once the thread runs; no checkpoint between its end and the books.
+            length, places = await trio.to_thread.run_sync(
+                write_events, self._fd, self._length, events, self.header.id, limiter=self._limiter
+            )
+            self._settle(len(events), length, places)
 
     @trio.lowlevel.enable_ki_protection
-    def _settle(self, count: int, length: int) -> None:
+    def _settle(self, count: int, length: int, places: Iterable[Place]) -> None:
         self._buffer.settle(count)
         self._length = length
+        for place in places:
+            self._index.add(place)
 
-    async def close(self) -> None:
-        self._closed = True
-        if self._fd is None:
-            await trio.lowlevel.checkpoint()
-            return
-        try:
-            await self.flush()
-        finally:
-            # Not bounded by a timeout: it waits for a write in a thread, which none can end.
-            with trio.CancelScope(shield=True):
-                async with self._writing:
-                    await self._release()
+    @property
+    def _owns(self) -> bool:
+        return self._fd is not None
 
-    async def _release(self) -> None:
-        fd, self._fd = self._fd, None
-        if fd is not None:
-            await trio.to_thread.run_sync(give_up, fd, self._owner, limiter=self._limiter)
+    async def _give_up(self) -> None:
+        async with self._writing:
+            fd, self._fd = self._fd, None
+            if fd is not None:
+                await trio.to_thread.run_sync(give_up, fd, self._owner, limiter=self._limiter)
 
-    def _owned(self) -> int:
-        if self._fd is None:
-            raise UsageError(f"the write handle of session {self.header.id!r} is closed")
-        return self._fd
+
+class JsonlReader(Reading):
+    """The `ReadHandle` of a log file. It remembers where some of the events are."""
+
+    def __init__(
+        self,
+        path: Path,
+        first: First,
+        extensions: Collection[str],
+        limiter: trio.CapacityLimiter,
+    ) -> None:
+        super().__init__(first.header)
+        self._path = path
+        self._first = first
+        self._extensions = extensions
+        self._limiter = limiter
+        self._index = Index.beginning(first.place)
+
+    async def _stored(self, start: int, stop: int | None) -> Events:
+        wanted = Range(self._index.before(start), start, stop)
+        found = await trio.to_thread.run_sync(
+            read_range, self._path, self._first, self._extensions, wanted, limiter=self._limiter
+        )
+        for place in found.places:
+            self._index.add(place)
+        return found.events
 
 
 class JsonlStore:
@@ -160,28 +148,35 @@ class JsonlStore:
 
     async def create(self, header: SessionHeader) -> JsonlHandle:
         path = self._directory / file_name(header.id)
-        return self._handle(
-            await trio.to_thread.run_sync(create_log, path, header, limiter=self._limiter)
+        return JsonlHandle(
+            path,
+            await trio.to_thread.run_sync(create_log, path, header, limiter=self._limiter),
+            self._limiter,
         )
 
-    async def open(self, session_id: str) -> JsonlHandle:
+    @overload
+    async def open(self, session_id: str, mode: Literal["write"] = "write") -> JsonlHandle: ...
+
+    @overload
+    async def open(self, session_id: str, mode: Literal["read"]) -> JsonlReader: ...
+
+    async def open(self, session_id: str, mode: OpenMode = "write") -> JsonlHandle | JsonlReader:
         path = self._directory / file_name(session_id)
-        return self._handle(
-            await trio.to_thread.run_sync(
-                open_log, path, session_id, self._extensions, limiter=self._limiter
-            )
+        check_mode(mode)
+        if mode == "read":
+            first = await trio.to_thread.run_sync(look_at, path, session_id, limiter=self._limiter)
+            return JsonlReader(path, first, self._extensions, self._limiter)
+        opened = await trio.to_thread.run_sync(
+            open_log, path, session_id, self._extensions, limiter=self._limiter
         )
-
-    def _handle(self, opened: Opened) -> JsonlHandle:
-        return JsonlHandle(opened, self._extensions, self._limiter)
+        return JsonlHandle(path, opened, self._limiter)
 
     async def read(self, session_id: str, start: int = 0) -> tuple[SessionHeader, Events]:
         path = self._directory / file_name(session_id)
         check_start(start)
-        found = await trio.to_thread.run_sync(
+        return await trio.to_thread.run_sync(
             read_log, path, session_id, self._extensions, start, limiter=self._limiter
         )
-        return found.header, found.events
 
     async def delete(self, session_id: str) -> None:
         path = self._directory / file_name(session_id)
@@ -206,4 +201,7 @@ if TYPE_CHECKING:
         return store
 
     def _is_handle(handle: JsonlHandle) -> WriteHandle:
+        return handle
+
+    def _is_reader(handle: JsonlReader) -> ReadHandle:
         return handle

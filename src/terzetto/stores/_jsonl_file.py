@@ -3,7 +3,8 @@
 The first line is the header, every further line one event. A line counts once its newline
 is there. All writing is appending; a file only becomes shorter by what never counted.
 Ownership is ``flock`` on the log itself, so death gives it up; the pid in the file beside it
-only serves to name the owner. Owns no state: the handle does (`_jsonl.py`).
+only serves to name the owner. Owns no state: the handle does (`_jsonl.py`). What is in the
+lines is judged in `_jsonl_lines.py`.
 """
 
 from __future__ import annotations
@@ -15,14 +16,7 @@ from pathlib import Path
 
 from attrs import frozen
 
-from ..session._codec import (
-    decode_event,
-    decode_header,
-    dumps_event,
-    dumps_json,
-    encode_header,
-    loads_json,
-)
+from ..session._codec import dumps_event, dumps_json, encode_header
 from ..vocabulary import (
     CorruptLog,
     Event,
@@ -33,7 +27,7 @@ from ..vocabulary import (
     SessionNotFound,
     StoreError,
 )
-from ._base import escape_id
+from ._base import EVERY, escape_id
 from ._files import (
     closing_if_it_fails,
     failing,
@@ -45,11 +39,21 @@ from ._files import (
     sync_directory,
     write_all,
 )
+from ._jsonl_lines import (
+    BEGINNING,
+    First,
+    Passage,
+    Survey,
+    blocks,
+    events_from,
+    first_of,
+    survey,
+    unfinished,
+)
+from ._records import STRIDE, Index, Place
 
 SUFFIX = ".jsonl"
-_BEGINNING = b'{"formatVersion":'
-"""How every log begins; a file that stops before its first newline and begins otherwise is
-not ours to finish."""
+_NOT_FINISHED = ": its creation was not finished"
 
 
 def file_name(session_id: str) -> str:
@@ -58,79 +62,13 @@ def file_name(session_id: str) -> str:
 
 
 @frozen
-class Scan:
-    """What is in a log: *length* is where its last counting line ends, *torn* what follows."""
-
-    header: SessionHeader
-    events: list[Event]
-    length: int
-    torn: str | None = None
-
-
-def scan(data: bytes, extensions: Collection[str], first: int = 0) -> Scan | None:
-    """Read a whole log; None for a file whose creation was never finished.
-
-    What follows the last newline is torn off, and so is a last line that is not JSON: a
-    record that never became durable. Anything else is damage. Events before seq *first* are
-    only counted.
-
-    Raises:
-        CorruptLog: with line and byte.
-        StoreError: another version of Terzetto wrote it.
-    """
-    if unfinished(data):
-        return None
-    end = data.find(b"\n") + 1
-    with _placed(1, 0):
-        header = decode_header(loads_json(data[: end - 1]))
-    events: list[Event] = []
-    seq = -1
-    while end < len(data):
-        start, seq = end, seq + 1
-        end = data.find(b"\n", start) + 1
-        if seq < first and end not in (0, len(data)):
-            continue
-        try:
-            if not end:
-                raise InvalidValue("no newline")
-            obj = loads_json(data[start : end - 1])
-        except InvalidValue as error:
-            if end not in (0, len(data)):
-                raise CorruptLog(str(error), f"line {seq + 2}, byte {start}") from error
-            torn = f"cut {len(data) - start} bytes of an unfinished record, line {seq + 2}"
-            return Scan(header, events, start, torn)
-        if seq < first:
-            break
-        try:  # and not `_placed`: this runs for every event of a log
-            event = decode_event(obj, seq_hint=seq, extensions=extensions)
-            if event.seq != seq:
-                raise InvalidValue(f"seq {event.seq} where {seq} comes next")
-        except InvalidValue as error:
-            raise CorruptLog(str(error), f"line {seq + 2}, byte {start}") from error
-        events.append(event)
-    return Scan(header, events, end)
-
-
-def unfinished(data: bytes) -> bool:
-    """Whether *data* is the beginning of a log whose creation was cut off."""
-    return b"\n" not in data and data[: len(_BEGINNING)] == _BEGINNING[: len(data)]
-
-
-@contextmanager
-def _placed(line: int, byte: int) -> Iterator[None]:
-    try:
-        yield
-    except InvalidValue as error:
-        raise CorruptLog(str(error), f"line {line}, byte {byte}") from error
-
-
-@frozen
 class Opened:
     """A log that is owned by whoever holds *fd*."""
 
     fd: int
     owner: Path
-    scan: Scan
+    first: First
+    survey: Survey
 
 
 def create_log(path: Path, header: SessionHeader) -> Opened:
@@ -143,27 +81,31 @@ def create_log(path: Path, header: SessionHeader) -> Opened:
         if fd is None:
             raise exists
         with closing_if_it_fails(fd):
-            if not unfinished(_content(fd)):
+            if not unfinished(_beginning(fd)):
                 raise exists
             # A creation that died halfway leaves a beginning.
             os.ftruncate(fd, 0)
             write_all(fd, line)
             sync(fd)
             sync_directory(path.parent)
-    return Opened(fd, _claim(path), Scan(header, [], len(line)))
+    first = First(line[:-1], header)
+    found = Survey(Index.beginning(first.place), 0, len(line))
+    return Opened(fd, _claim(path), first, found)
 
 
 def open_log(path: Path, session_id: str, extensions: Collection[str]) -> Opened:
-    """Lock a log, read it, cut a torn end off, and make sure of the rest."""
+    """Lock a log, look through it, cut a torn end off, and make sure of the rest."""
     with failing(session_id, "opening"):
         fd = _own(path, session_id)
         with closing_if_it_fails(fd):
-            found = _scan_of(_content(fd), session_id, extensions)
+            size = os.fstat(fd).st_size
+            first = _first_of(fd, size, session_id)
+            found = survey(fd, size, first, extensions)
             if found.torn is not None:
                 os.ftruncate(fd, found.length)
             # A writer may have died between its write and its sync: only now it is durable.
             sync(fd)
-    return Opened(fd, _claim(path), found)
+    return Opened(fd, _claim(path), first, found)
 
 
 def delete_log(path: Path, session_id: str) -> None:
@@ -171,10 +113,10 @@ def delete_log(path: Path, session_id: str) -> None:
     with failing(session_id, "deleting"):
         fd = _own(path, session_id)
         try:
-            beginning = os.pread(fd, len(_BEGINNING), 0)
-            if unfinished(_content(fd)):
-                raise _not_found(session_id, ": its creation was not finished")
-            if beginning != _BEGINNING:
+            beginning = _beginning(fd)
+            if unfinished(beginning):
+                raise _not_found(session_id, _NOT_FINISHED)
+            if not beginning.startswith(BEGINNING):
                 raise CorruptLog("no log begins like this; remove it by hand", "line 1, byte 0")
             path.unlink()
             with suppress(OSError):
@@ -216,21 +158,103 @@ def _not_found(session_id: str, why: str = "") -> SessionNotFound:
     return SessionNotFound(f"there is no session {session_id!r}{why}")
 
 
-def read_log(path: Path, session_id: str, extensions: Collection[str], first: int) -> Scan:
-    """Read a log that somebody may be writing to; a torn end is left alone."""
+def look_at(path: Path, session_id: str) -> First:
+    """The first line of a log that somebody may be writing to."""
+    with _looking(path, session_id) as fd:
+        return _first_of(fd, os.fstat(fd).st_size, session_id)
+
+
+@frozen
+class Range:
+    """What is read of a log: *start* <= seq < *stop*, all from *start* on without *stop*.
+
+    *place* is where the lines begin that are looked at, *size* is where the bytes end that
+    count, or None for all that are there.
+    """
+
+    place: Place
+    start: int
+    stop: int | None
+    size: int | None = None
+
+
+def read_range(path: Path, first: First, extensions: Collection[str], wanted: Range) -> Passage:
+    """The events in a range. A torn end is left alone.
+
+    Raises:
+        SessionNotFound: the log is not there any more, or it is another one.
+        StoreError: it became shorter than it was.
+    """
+    session_id = first.header.id
+    with _looking(path, session_id) as fd:
+        size = os.fstat(fd).st_size
+        if os.pread(fd, len(first.line) + 1, 0) != first.line + b"\n":
+            raise _not_found(session_id, " any more; another one has its place")
+        if size < max(wanted.place.offset, wanted.size or 0):
+            raise _shorter(session_id, wanted.size or wanted.place.offset, size)
+        return events_from(
+            fd,
+            size if wanted.size is None else wanted.size,
+            wanted.place,
+            wanted.start,
+            wanted.stop,
+            extensions,
+            torn=wanted.size is None,
+        )
+
+
+def read_log(
+    path: Path, session_id: str, extensions: Collection[str], start: int
+) -> tuple[SessionHeader, list[Event]]:
+    """The header, and the events from *start* on."""
+    with _looking(path, session_id) as fd:
+        size = os.fstat(fd).st_size
+        first = _first_of(fd, size, session_id)
+        found = events_from(fd, size, first.place, start, None, extensions)
+    return first.header, found.events
+
+
+@frozen
+class Loaded:
+    """What is in a file: *torn* bytes follow what counts."""
+
+    header: SessionHeader
+    events: list[Event]
+    torn: int
+
+
+def load(path: Path) -> Loaded | None:
+    """What is in the log at *path*, whatever its name, extensions included; None for one
+    whose creation was not finished.
+
+    Raises:
+        CorruptLog, StoreError: as opening and reading do.
+        OSError: it cannot be read.
+    """
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        size = os.fstat(fd).st_size
+        first = first_of(fd, size)
+        if first is None:
+            return None
+        found = events_from(fd, size, first.place, 0, None, EVERY)
+    finally:
+        os.close(fd)
+    return Loaded(first.header, found.events, size - found.end)
+
+
+@contextmanager
+def _looking(path: Path, session_id: str) -> Iterator[int]:
+    """A descriptor of a log, for reading. That it is closed ends nobody's lock."""
     with failing(session_id, "reading"):
         try:
-            data = path.read_bytes()
+            fd = os.open(path, os.O_RDONLY)
         except FileNotFoundError:
             raise _not_found(session_id) from None
-    return _scan_of(data, session_id, extensions, first)
-
-
-def read_again(fd: int, length: int, session_id: str, extensions: Collection[str]) -> list[Event]:
-    """The events in the first *length* bytes."""
-    with failing(session_id, "reading"):
-        data = _content(fd)
-    return _scan_of(data[:length], session_id, extensions).events
+        try:
+            yield fd
+        finally:
+            os.close(fd)
 
 
 def read_headers(directory: Path) -> tuple[list[SessionHeader], list[str]]:
@@ -244,38 +268,43 @@ def read_headers(directory: Path) -> tuple[list[SessionHeader], list[str]]:
         raise StoreError(f"listing the sessions failed: {error.strerror}") from error
     for path in (directory / name for name in names if name.endswith(SUFFIX)):
         try:
-            with failing(path.stem, "reading"), path.open("rb") as file:
-                found = scan(file.readline(), ())
+            with _looking(path, path.stem) as fd:
+                found = first_of(fd, os.fstat(fd).st_size)
             if found is None:
                 continue
             if path.name != file_name(found.header.id):
                 raise InvalidValue(f"it belongs to session {found.header.id!r}")
             headers.append(found.header)
+        except SessionNotFound:  # deleted meanwhile
+            continue
         except (InvalidValue, StoreError) as error:
             faults.append(f"{path.name} is no session: {error}")
     return headers, faults
 
 
-def _scan_of(data: bytes, session_id: str, extensions: Collection[str], first: int = 0) -> Scan:
-    found = scan(data, extensions, first)
-    if found is None:
-        raise _not_found(session_id, ": its creation was not finished")
-    if found.header.id != session_id:
+def _first_of(fd: int, size: int, session_id: str) -> First:
+    first = first_of(fd, size)
+    if first is None:
+        raise _not_found(session_id, _NOT_FINISHED)
+    if first.header.id != session_id:
         raise CorruptLog(
-            f"the log of session {found.header.id!r} in the place of {session_id!r}",
+            f"the log of session {first.header.id!r} in the place of {session_id!r}",
             "line 1, byte 0",
         )
-    return found
+    return first
 
 
-def write_events(fd: int, length: int, events: Sequence[Event], session_id: str) -> int:
-    """Append *events* after byte *length* and make them durable; the new length.
+def write_events(
+    fd: int, length: int, events: Sequence[Event], session_id: str
+) -> tuple[int, list[Place]]:
+    """Append *events* after byte *length* and make them durable; the new length, and where
+    some of them are.
 
     What an earlier failure left behind is cut first and all is written anew: after a failed
     sync, the kernel may have forgotten pages that it could not write.
     """
     try:
-        data = b"".join(dumps_event(event) + b"\n" for event in events)
+        lines = [dumps_event(event) + b"\n" for event in events]
     except InvalidValue as error:
         raise StoreError(f"session {session_id!r}: {error}") from error
     with failing(session_id, "writing"):
@@ -283,28 +312,37 @@ def write_events(fd: int, length: int, events: Sequence[Event], session_id: str)
         if not state.st_nlink:  # writing would succeed, and nobody could ever read it
             raise StoreError(f"session {session_id!r}: somebody has removed the log")
         if (size := state.st_size) < length:
-            raise StoreError(
-                f"session {session_id!r}: the log had {length} bytes and has {size}; "
-                "somebody else has changed it"
-            )
+            raise _shorter(session_id, length, size)
         if size > length:
             os.ftruncate(fd, length)
         try:
-            write_all(fd, data)
+            write_all(fd, b"".join(lines))
             sync(fd)
         except OSError:
             with suppress(OSError):  # the next write begins with it in any case
                 os.ftruncate(fd, length)
             raise
-    return length + len(data)
+    places = []
+    for event, line in zip(events, lines, strict=True):
+        if not event.seq % STRIDE:
+            places.append(Place(event.seq, length, event.seq + 2))
+        length += len(line)
+    return length, places
 
 
-def _content(fd: int) -> bytes:
-    """The whole file, whatever its descriptor's position."""
-    content = bytearray()
-    while part := os.pread(fd, 1 << 24, len(content)):
-        content += part
-    return bytes(content)
+def _shorter(session_id: str, length: int, size: int) -> StoreError:
+    return StoreError(
+        f"session {session_id!r}: the log had {length} bytes and has {size}; "
+        "somebody else has changed it"
+    )
+
+
+def _beginning(fd: int) -> bytes:
+    """As much of a file as `unfinished` needs: its first line, or all of a small file."""
+    size = os.fstat(fd).st_size
+    for lines in blocks(fd, 0, size):
+        return lines[0] + b"\n"
+    return os.pread(fd, size, 0)
 
 
 def _claim(path: Path) -> Path:

@@ -7,20 +7,23 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, overload
 
 import trio
 from attrs import define, field
 
-from ..vocabulary import (
-    Event,
-    SessionExists,
-    SessionHeader,
-    SessionLocked,
-    SessionNotFound,
-    UsageError,
+from ..vocabulary import SessionExists, SessionHeader, SessionLocked, SessionNotFound
+from ._base import (
+    Events,
+    OpenMode,
+    ReadHandle,
+    Store,
+    WriteHandle,
+    check_extensions,
+    check_mode,
+    escape_id,
 )
-from ._base import Buffer, Events, Store, WriteHandle, check_extensions, check_start, escape_id
+from ._handles import Reading, Writing, check_start
 
 
 @define(eq=False)
@@ -28,51 +31,52 @@ class _Stored:
     header: SessionHeader
     events: Events = field(factory=list)
     owner: MemoryHandle | None = None
+    deleted: bool = False
+
+    def slice(self, start: int, stop: int | None) -> Events:
+        if self.deleted:
+            raise SessionNotFound(f"there is no session {self.header.id!r} any more")
+        return self.events[start:stop]
 
 
-@define(eq=False)
-class MemoryHandle:
+class MemoryHandle(Writing):
     """A `WriteHandle` whose `flush` returns at once, without a checkpoint."""
 
-    _stored: _Stored
-    repaired: None = field(default=None, init=False)
-    _at_open: int = field(init=False)
-    _buffer: Buffer = field(init=False)
-    _closed: bool = field(default=False, init=False)
+    def __init__(self, stored: _Stored) -> None:
+        super().__init__(stored.header, len(stored.events))
+        self._kept = stored
+        stored.owner = self
 
-    def __attrs_post_init__(self) -> None:
-        self._at_open = len(self._stored.events)
-        self._buffer = Buffer(self._at_open)
-        self._stored.owner = self
-
-    @property
-    def header(self) -> SessionHeader:
-        return self._stored.header
-
-    @property
-    def durable_seq(self) -> int:
-        return self._buffer.durable_seq
-
-    async def read(self) -> Events:
+    async def _stored(self, start: int, stop: int) -> Events:
         await trio.lowlevel.checkpoint()
-        return self._stored.events[: self._at_open]
-
-    def append(self, event: Event) -> None:
-        if self._closed:
-            raise UsageError(f"the write handle of session {self.header.id!r} is closed")
-        self._buffer.append(event)
+        return self._kept.slice(start, stop)
 
     async def flush(self) -> None:
         pending = self._buffer.pending()
-        self._stored.events.extend(pending)
+        self._kept.events.extend(pending)
         self._buffer.settle(len(pending))
 
     async def close(self) -> None:
         if not self._closed:
             await self.flush()
             self._closed = True
-            self._stored.owner = None
+            self._kept.owner = None
         await trio.lowlevel.checkpoint()
+
+
+class MemoryReader(Reading):
+    """A `ReadHandle` of a session in memory."""
+
+    def __init__(self, stored: _Stored, extensions: Collection[str]) -> None:
+        super().__init__(stored.header)
+        self._kept = stored
+        self._extensions = extensions
+
+    async def _stored(self, start: int, stop: int | None) -> Events:
+        await trio.lowlevel.checkpoint()
+        events = self._kept.slice(start, stop)
+        check_extensions(events, self._extensions)
+        return events
 
 
 class MemoryStore:
@@ -95,8 +99,17 @@ class MemoryStore:
         stored = self._sessions[header.id] = _Stored(header)
         return MemoryHandle(stored)
 
-    async def open(self, session_id: str) -> MemoryHandle:
+    @overload
+    async def open(self, session_id: str, mode: Literal["write"] = "write") -> MemoryHandle: ...
+
+    @overload
+    async def open(self, session_id: str, mode: Literal["read"]) -> MemoryReader: ...
+
+    async def open(self, session_id: str, mode: OpenMode = "write") -> MemoryHandle | MemoryReader:
+        check_mode(mode)
         stored = await self._find(session_id)
+        if mode == "read":
+            return MemoryReader(stored, self._extensions)
         self._refuse_if_owned(stored)
         check_extensions(stored.events, self._extensions)
         return MemoryHandle(stored)
@@ -104,13 +117,14 @@ class MemoryStore:
     async def read(self, session_id: str, start: int = 0) -> tuple[SessionHeader, Events]:
         check_start(start)
         stored = await self._find(session_id)
-        events = stored.events[start:]
+        events = stored.slice(start, None)
         check_extensions(events, self._extensions)
         return stored.header, events
 
     async def delete(self, session_id: str) -> None:
         stored = await self._find(session_id)
         self._refuse_if_owned(stored)
+        stored.deleted = True
         del self._sessions[session_id]
 
     def locate(self, session_id: str) -> None:
@@ -142,4 +156,7 @@ if TYPE_CHECKING:
         return store
 
     def _is_handle(handle: MemoryHandle) -> WriteHandle:
+        return handle
+
+    def _is_reader(handle: MemoryReader) -> ReadHandle:
         return handle

@@ -9,37 +9,41 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias, TypeVar, TypeVarTuple, Unpack
+from typing import TYPE_CHECKING, Literal, TypeVar, TypeVarTuple, Unpack, overload
 
 import trio
 from attrs import frozen
 
-from ..vocabulary import Event, SessionExists, SessionHeader, SessionLocked, UsageError
-from ._base import Buffer, Events, Store, WriteHandle, check_start, escape_id
+from ..vocabulary import SessionExists, SessionHeader, SessionLocked
+from ._base import EVERY, Events, OpenMode, ReadHandle, Store, WriteHandle, check_mode, escape_id
 from ._files import give_up, make_directory, owner, require_posix, take
 from ._group import Entry, Group
+from ._handles import FileHandle, Reading, check_start
 from ._sqlite_file import (
     Row,
     called,
     check_whole,
-    events_of,
     failing,
     find,
     locks_of,
-    read_headers,
-    read_session,
     reading,
     require,
     sync_log,
 )
 from ._sqlite_jobs import Append, Create, Delete, Job, Writer
+from ._sqlite_read import (
+    look_at,
+    look_through,
+    read_headers,
+    read_range,
+    read_session,
+    read_whole_range,
+)
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
-_Read: TypeAlias = tuple[SessionHeader, Events]
 
 logger = logging.getLogger("terzetto")
 _THREADS = 8
@@ -66,53 +70,30 @@ class _Owned:
         give_up(self.fd, self.lock)
 
 
-class SqliteHandle:
+class SqliteHandle(FileHandle):
     """The `WriteHandle` of a session in a database."""
 
-    def __init__(self, store: SqliteStore, owned: _Owned, row: Row, events: Events) -> None:
+    def __init__(self, store: SqliteStore, owned: _Owned, row: Row, count: int) -> None:
+        super().__init__(row.header, count)
         self._store = store
         self._owned: _Owned | None = owned
         self._row = row
-        self._at_open: Events | None = events
-        self._count_at_open = len(events)
-        self._buffer = Buffer(len(events))
         self._entry: Entry[Job] = Entry(self._job, self._settle)
-        self._closed = False
-
-    @property
-    def header(self) -> SessionHeader:
-        return self._row.header
 
     @property
     def repaired(self) -> None:
         """None: SQLite itself leaves out a transaction that was cut off."""
         return None
 
-    @property
-    def durable_seq(self) -> int:
-        return self._buffer.durable_seq
+    async def _stored(self, start: int, stop: int) -> Events:
+        return await self._store._run(
+            read_whole_range, self._store._path, self._row, EVERY, start, stop
+        )
 
-    async def read(self) -> Events:
-        events, self._at_open = self._at_open, None
-        if events is not None:  # the first time; kept no longer than that
-            await trio.lowlevel.checkpoint()
-            return events
-        self._check_owned()
-        _, events = await self._store._read(self.header.id, 0, self._count_at_open)
-        return events
-
-    def append(self, event: Event) -> None:
-        if self._closed:
-            raise UsageError(f"the write handle of session {self.header.id!r} is closed")
-        self._buffer.append(event)
-
-    async def flush(self) -> None:
-        wanted = self._buffer.next_seq - 1
-        if self.durable_seq >= wanted:
-            await trio.lowlevel.checkpoint()
-        while self.durable_seq < wanted:
-            self._check_owned()
-            await self._store._group.perform(self._entry)
+    async def _write(self) -> None:
+        if self._owned is None:
+            raise self._is_closed()
+        await self._store._group.perform(self._entry)
 
     def _job(self) -> Append:
         return Append(
@@ -122,25 +103,30 @@ class SqliteHandle:
     def _settle(self, job: Job) -> None:
         assert isinstance(job, Append)
         self._buffer.settle(len(job.events))
-        self._store._stored += len(job.events)
+        self._store._count += len(job.events)
 
-    @trio.lowlevel.enable_ki_protection
-    async def close(self) -> None:
-        self._closed = True
-        if self._owned is None:
-            await trio.lowlevel.checkpoint()
-            return
-        try:
-            await self.flush()
-        finally:
-            owned, self._owned = self._owned, None
-            if owned is not None:
-                # Not bounded by a timeout: it waits for writes in a thread, which none can end.
-                await self._store._release(owned)
+    @property
+    def _owns(self) -> bool:
+        return self._owned is not None
 
-    def _check_owned(self) -> None:
-        if self._owned is None:
-            raise UsageError(f"the write handle of session {self.header.id!r} is closed")
+    async def _give_up(self) -> None:
+        owned, self._owned = self._owned, None
+        if owned is not None:
+            await self._store._run(owned.give_up)
+            await self._store._group.leave()
+
+
+class SqliteReader(Reading):
+    """The `ReadHandle` of a session in a database."""
+
+    def __init__(self, store: SqliteStore, row: Row) -> None:
+        super().__init__(row.header)
+        self._store = store
+        self._row = row
+
+    async def _stored(self, start: int, stop: int | None) -> Events:
+        store = self._store
+        return await store._run(read_range, store._path, self._row, store._extensions, start, stop)
 
 
 class SqliteStore:
@@ -163,14 +149,14 @@ class SqliteStore:
         self._limiter = trio.CapacityLimiter(_THREADS)
         self._writer = Writer(self._path)
         self._group: Group[Job] = Group(self._writer)
-        self._stored = 0
+        self._count = 0
 
     def __repr__(self) -> str:
         return f"SqliteStore({str(self._path)!r})"
 
     def statistics(self) -> SqliteStatistics:
         """How much was written, in how many commits."""
-        return SqliteStatistics(self._group.commits, self._stored)
+        return SqliteStatistics(self._group.commits, self._count)
 
     @trio.lowlevel.enable_ki_protection
     async def create(self, header: SessionHeader) -> SqliteHandle:
@@ -187,23 +173,32 @@ class SqliteStore:
         except BaseException:
             await self._group.leave()
             raise
-        return SqliteHandle(self, owned, Row(job.number, header), [])
+        return SqliteHandle(self, owned, Row(job.number, header), 0)
+
+    @overload
+    async def open(self, session_id: str, mode: Literal["write"] = "write") -> SqliteHandle: ...
+
+    @overload
+    async def open(self, session_id: str, mode: Literal["read"]) -> SqliteReader: ...
 
     @trio.lowlevel.enable_ki_protection
-    async def open(self, session_id: str) -> SqliteHandle:
+    async def open(self, session_id: str, mode: OpenMode = "write") -> SqliteHandle | SqliteReader:
         lock = self._lock(session_id)
+        check_mode(mode)
+        if mode == "read":
+            return SqliteReader(self, await self._run(look_at, self._path, session_id))
         self._group.enter()
         try:
-            owned, row, events = await self._run(self._open, lock, session_id)
+            owned, row, count = await self._run(self._open, lock, session_id)
         except BaseException:
             await self._group.leave()
             raise
-        return SqliteHandle(self, owned, row, events)
+        return SqliteHandle(self, owned, row, count)
 
     async def read(self, session_id: str, start: int = 0) -> tuple[SessionHeader, Events]:
         escape_id(session_id)
         check_start(start)
-        return await self._read(session_id, start)
+        return await self._run(read_session, self._path, session_id, self._extensions, start)
 
     async def list(self) -> list[SessionHeader]:
         headers, faults = await self._run(read_headers, self._path)
@@ -229,14 +224,6 @@ class SqliteStore:
         """The database's path, ``#``, and the id."""
         escape_id(session_id)
         return f"{self._path}#{session_id}"
-
-    async def _read(self, session_id: str, start: int, stop: int = sys.maxsize) -> _Read:
-        return await self._run(read_session, self._path, session_id, self._extensions, start, stop)
-
-    async def _release(self, owned: _Owned) -> None:
-        with trio.CancelScope(shield=True):
-            await self._run(owned.give_up)
-            await self._group.leave()
 
     async def _run(self, fn: Callable[[Unpack[Ts]], T], *args: *Ts) -> T:
         return await trio.to_thread.run_sync(fn, *args, limiter=self._limiter)
@@ -268,7 +255,7 @@ class SqliteStore:
             )
         return _Owned(lock, fd)
 
-    def _open(self, lock: Path, session_id: str) -> tuple[_Owned, Row, Events]:
+    def _open(self, lock: Path, session_id: str) -> tuple[_Owned, Row, int]:
         owned = self._own_existing(lock, session_id)
         try:
             with failing(called(session_id), "opening"):
@@ -279,12 +266,12 @@ class SqliteStore:
                     if not self._writer.checked:
                         check_whole(connection)
                         self._writer.checked = True
-                    events = events_of(connection, row, self._extensions)
+                    count = look_through(connection, row, self._extensions)
                 sync_log(self._path)
         except BaseException:
             owned.give_up()
             raise
-        return owned, row, events
+        return owned, row, count
 
 
 if TYPE_CHECKING:
@@ -293,4 +280,7 @@ if TYPE_CHECKING:
         return store
 
     def _is_handle(handle: SqliteHandle) -> WriteHandle:
+        return handle
+
+    def _is_reader(handle: SqliteReader) -> ReadHandle:
         return handle

@@ -1,4 +1,4 @@
-"""The database of a `SqliteStore`: how it is opened, what is in it, and reading it.
+"""The database of a `SqliteStore`: how it is opened, what is in it, and finding sessions.
 
 Blocking; runs in threads. Sessions are rows of ``session``, events are rows of ``event``
 with the same bytes that a line of a JSON-lines log has, and their checksum. Triggers hold
@@ -10,19 +10,16 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import sys
-import zlib
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TypeAlias
 
 from attrs import frozen
 
-from ..session._codec import decode_header, loads_event, loads_json
+from ..session._codec import decode_header, loads_json
 from ..vocabulary import (
     CorruptLog,
-    Event,
     InvalidValue,
     SessionHeader,
     SessionNotFound,
@@ -333,57 +330,3 @@ def require(connection: sqlite3.Connection | None, session_id: str) -> None:
     query = "SELECT 1 FROM session WHERE id = ?"
     if connection is None or connection.execute(query, (session_id,)).fetchone() is None:
         raise not_found(session_id)
-
-
-def events_of(
-    connection: sqlite3.Connection,
-    row: Row,
-    extensions: Collection[str],
-    start: int = 0,
-    stop: int = sys.maxsize,
-) -> list[Event]:
-    """The events with *start* <= seq < *stop*. Raises `CorruptLog` with session and event."""
-    query = (
-        "SELECT seq, crc, record FROM event WHERE session = ? AND seq >= ? AND seq < ? ORDER BY seq"
-    )
-    events: list[Event] = []
-    expected = min(start, sys.maxsize)
-    try:
-        for seq, crc, record in connection.execute(query, (row.number, expected, stop)):
-            if seq != expected:
-                raise InvalidValue(f"seq {seq} where {expected} comes next")
-            if zlib.crc32(record) != crc:
-                raise InvalidValue(f"event {seq} is not what was written: its checksum is wrong")
-            event = loads_event(record, seq_hint=seq, extensions=extensions)
-            if event.seq != seq:
-                raise InvalidValue(f"seq {event.seq} where {seq} comes next")
-            events.append(event)
-            expected += 1
-    except InvalidValue as error:
-        raise CorruptLog(str(error), f"{called(row.header.id)}, event {expected}") from error
-    return events
-
-
-def read_session(
-    path: Path, session_id: str, extensions: Collection[str], start: int, stop: int = sys.maxsize
-) -> tuple[SessionHeader, list[Event]]:
-    with failing(called(session_id), "reading"), reading(path) as connection:
-        row = find(connection, session_id)
-        assert connection is not None
-        return row.header, events_of(connection, row, extensions, start, stop)
-
-
-def read_headers(path: Path) -> tuple[list[SessionHeader], list[str]]:
-    """The headers of all sessions, and in words what is wrong with others."""
-    headers, faults = [], []
-    with failing("the sessions", "listing"), reading(path) as connection:
-        rows = connection.execute("SELECT id, header FROM session") if connection else ()
-        for session_id, data in rows:
-            try:
-                header = decode_header(loads_json(data))
-                if header.id != session_id:
-                    raise InvalidValue(f"it has the header of session {header.id!r}")
-                headers.append(header)
-            except (InvalidValue, StoreError) as error:
-                faults.append(f"{called(session_id)} cannot be read: {error}")
-    return headers, faults

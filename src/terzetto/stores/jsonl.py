@@ -1,3 +1,7 @@
 """The store of JSON-lines files: `JsonlStore`, one file a session."""
 
-from ._jsonl import JsonlHandle as JsonlHandle, JsonlStore as JsonlStore
+from ._jsonl import (
+    JsonlHandle as JsonlHandle,
+    JsonlReader as JsonlReader,
+    JsonlStore as JsonlStore,
+)

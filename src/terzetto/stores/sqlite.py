@@ -2,6 +2,7 @@
 
 from ._sqlite import (
     SqliteHandle as SqliteHandle,
+    SqliteReader as SqliteReader,
     SqliteStatistics as SqliteStatistics,
     SqliteStore as SqliteStore,
 )

@@ -12,8 +12,13 @@ from ..session._codec import (
     loads_event as loads_event,
 )
 from ._base import (
-    Buffer as Buffer,
+    EVERY as EVERY,
     check_extensions as check_extensions,
-    check_start as check_start,
+    check_mode as check_mode,
     escape_id as escape_id,
+)
+from ._handles import (
+    Buffer as Buffer,
+    check_range as check_range,
+    check_start as check_start,
 )

@@ -4,6 +4,7 @@ from ._checkpoints import Checkpoint as Checkpoint, Checkpoints as Checkpoints
 from ._crashes import explore_crashes as explore_crashes
 from ._disk import (
     DiskHandle as DiskHandle,
+    DiskReader as DiskReader,
     Latency as Latency,
     SimulatedDisk as SimulatedDisk,
 )
@@ -19,7 +20,11 @@ from ._faults import (
     StoreCall as StoreCall,
     StoreOperation as StoreOperation,
 )
-from ._faulty_store import FaultyHandle as FaultyHandle, FaultyStore as FaultyStore
+from ._faulty_store import (
+    FaultyHandle as FaultyHandle,
+    FaultyReader as FaultyReader,
+    FaultyStore as FaultyStore,
+)
 from ._invariants import (
     BodyRecord as BodyRecord,
     Evidence as Evidence,

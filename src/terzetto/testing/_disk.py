@@ -10,13 +10,14 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Collection
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias, overload
 
 import trio
 from attrs import define, field, frozen
 
-from ..stores import Store, WriteHandle
-from ..stores._base import Buffer, check_extensions, check_start, escape_id
+from ..stores import ReadHandle, Store, WriteHandle
+from ..stores._base import OpenMode, check_extensions, check_mode, escape_id
+from ..stores._handles import Reading, Writing, check_start
 from ..vocabulary import (
     Event,
     InvalidValue,
@@ -24,7 +25,6 @@ from ..vocabulary import (
     SessionHeader,
     SessionLocked,
     SessionNotFound,
-    UsageError,
 )
 from ._faults import failed
 
@@ -61,61 +61,52 @@ class _File:
     events: Events = field(factory=list)
     torn: bool = False
     owner: DiskHandle | None = None
+    deleted: bool = False
+
+    def slice(self, start: int, stop: int | None) -> Events:
+        if self.deleted:
+            raise SessionNotFound(f"there is no session {self.header.id!r} any more")
+        return self.events[start:stop]
 
 
-@define(eq=False)
-class DiskHandle:
+class DiskHandle(Writing):
     """A `WriteHandle` of a `SimulatedDisk`."""
 
-    _disk: SimulatedDisk
-    _file: _File
-    repaired: str | None = None
-    _at_open: int = field(init=False)
-    _buffer: Buffer = field(init=False)
-    _closed: bool = field(default=False, init=False)
-    _writing: trio.Event | None = field(default=None, init=False)
-
-    def __attrs_post_init__(self) -> None:
-        self._at_open = len(self._file.events)
-        self._buffer = Buffer(self._at_open)
-        self._file.owner = self
+    def __init__(self, disk: SimulatedDisk, file: _File, repaired: str | None = None) -> None:
+        super().__init__(file.header, len(file.events))
+        self._disk = disk
+        self._file = file
+        self._repaired = repaired
+        self._busy: trio.Event | None = None
+        file.owner = self
 
     @property
-    def header(self) -> SessionHeader:
-        return self._file.header
-
-    @property
-    def durable_seq(self) -> int:
-        return self._buffer.durable_seq
+    def repaired(self) -> str | None:
+        return self._repaired
 
     @property
     def unflushed(self) -> tuple[Event, ...]:
         """What a crash would lose now, oldest first."""
         return tuple(self._buffer.pending())
 
-    async def read(self) -> Events:
+    async def _stored(self, start: int, stop: int) -> Events:
         await self._disk._take("read", self.header.id, self._disk.latency.read)
-        return self._file.events[: self._at_open]
-
-    def append(self, event: Event) -> None:
-        if self._closed:
-            raise UsageError(f"the write handle of session {self.header.id!r} is closed")
-        self._buffer.append(event)
+        return self._file.slice(start, stop)
 
     async def flush(self) -> None:
         wanted = self._buffer.next_seq - 1
         if self._closed and self.durable_seq < wanted:
-            raise UsageError(f"the write handle of session {self.header.id!r} is closed")
+            raise self._is_closed()
         await trio.lowlevel.checkpoint()
         while self.durable_seq < wanted:
-            if self._writing is None:
+            if self._busy is None:
                 await self._write()
             else:
-                await self._writing.wait()
+                await self._busy.wait()
 
     async def _write(self) -> None:
         """One write of all there is. Once begun it ends, whoever is cancelled."""
-        self._writing = trio.Event()
+        self._busy = trio.Event()
         try:
             pending = self._buffer.pending()
             latency = self._disk.latency
@@ -130,8 +121,8 @@ class DiskHandle:
             if len(fitting) < len(pending):
                 raise failed(self.header.id, "flush", os.strerror(errno.ENOSPC))
         finally:
-            self._writing.set()
-            self._writing = None
+            self._busy.set()
+            self._busy = None
 
     async def close(self) -> None:
         if self._closed:
@@ -142,11 +133,26 @@ class DiskHandle:
             await self._disk._take("close", self.header.id, self._disk.latency.close)
         finally:
             with trio.CancelScope(shield=True):
-                while self._writing is not None:
-                    await self._writing.wait()
+                while self._busy is not None:
+                    await self._busy.wait()
             self._closed = True
             if self._file.owner is self:
                 self._file.owner = None
+
+
+class DiskReader(Reading):
+    """A `ReadHandle` of a `SimulatedDisk`."""
+
+    def __init__(self, disk: SimulatedDisk, file: _File) -> None:
+        super().__init__(file.header)
+        self._disk = disk
+        self._file = file
+
+    async def _stored(self, start: int, stop: int | None) -> Events:
+        await self._disk._take("read", self.header.id, self._disk.latency.read)
+        events = self._file.slice(start, stop)
+        check_extensions(events, self._disk.extensions)
+        return events
 
 
 @define(eq=False)
@@ -226,8 +232,17 @@ class SimulatedDisk:
         file = self._files[header.id] = _File(header)
         return DiskHandle(self, file)
 
-    async def open(self, session_id: str) -> DiskHandle:
+    @overload
+    async def open(self, session_id: str, mode: Literal["write"] = "write") -> DiskHandle: ...
+
+    @overload
+    async def open(self, session_id: str, mode: Literal["read"]) -> DiskReader: ...
+
+    async def open(self, session_id: str, mode: OpenMode = "write") -> DiskHandle | DiskReader:
+        check_mode(mode)
         file = await self._find("open", session_id, self.latency.open)
+        if mode == "read":
+            return DiskReader(self, file)
         _refuse_if_owned(file)
         check_extensions(file.events, self.extensions)
         repaired = "cut an unfinished record" if file.torn else None
@@ -237,7 +252,7 @@ class SimulatedDisk:
     async def read(self, session_id: str, start: int = 0) -> tuple[SessionHeader, Events]:
         check_start(start)
         file = await self._find("read", session_id, self.latency.read)
-        events = file.events[start:]
+        events = file.slice(start, None)
         check_extensions(events, self.extensions)
         return file.header, events
 
@@ -247,6 +262,7 @@ class SimulatedDisk:
         with trio.CancelScope(shield=True):
             file = await self._find("delete", session_id, self.latency.delete)
             _refuse_if_owned(file)
+            file.deleted = True
             del self._files[session_id]
 
     def locate(self, session_id: str) -> None:
@@ -285,4 +301,7 @@ if TYPE_CHECKING:
         return store
 
     def _is_handle(handle: DiskHandle) -> WriteHandle:
+        return handle
+
+    def _is_reader(handle: DiskReader) -> ReadHandle:
         return handle

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias, overload
 
 import trio
 from attrs import define, field
 
-from ..stores import Store, WriteHandle
-from ..stores._base import Buffer
+from ..stores import ReadHandle, Store, WriteHandle
+from ..stores._base import OpenMode, check_mode
+from ..stores._handles import Buffer, check_range
 from ..vocabulary import Event, SessionHeader, UsageError
 from ._faults import (
     Fault,
@@ -58,10 +59,12 @@ class FaultyHandle:
         does not count."""
         return self._told
 
-    async def read(self) -> Events:
+    async def read(self, start: int = 0, stop: int | None = None) -> Events:
+        check_range(start, stop)
         with self._trouble.call("read", self.header.id) as strike:
             await strike.at("none")
-            events = await self._inner.read()
+            told = self._told + 1
+            events = await self._inner.read(start, told if stop is None else min(stop, told))
             await strike.at("all")
         return events
 
@@ -114,6 +117,28 @@ class FaultyHandle:
 
     def _is_closed(self) -> UsageError:
         return UsageError(f"the write handle of session {self.header.id!r} is closed")
+
+
+@define(eq=False)
+class FaultyReader:
+    """A `ReadHandle` of a `FaultyStore`. Closing it has no trouble."""
+
+    _trouble: Trouble
+    _inner: ReadHandle
+
+    @property
+    def header(self) -> SessionHeader:
+        return self._inner.header
+
+    async def read(self, start: int = 0, stop: int | None = None) -> Events:
+        with self._trouble.call("read", self.header.id) as strike:
+            await strike.at("none")
+            events = await self._inner.read(start, stop)
+            await strike.at("all")
+        return events
+
+    async def close(self) -> None:
+        await self._inner.close()
 
 
 async def let_go(handle: WriteHandle) -> None:
@@ -262,9 +287,20 @@ class FaultyStore:
                 raise
         return FaultyHandle(self._trouble, handle)
 
-    async def open(self, session_id: str) -> FaultyHandle:
+    @overload
+    async def open(self, session_id: str, mode: Literal["write"] = "write") -> FaultyHandle: ...
+
+    @overload
+    async def open(self, session_id: str, mode: Literal["read"]) -> FaultyReader: ...
+
+    async def open(self, session_id: str, mode: OpenMode = "write") -> FaultyHandle | FaultyReader:
+        check_mode(mode)
         with self._trouble.call("open", session_id) as strike:
             await strike.at("none")
+            if mode == "read":
+                reader = await self.inner.open(session_id, "read")
+                await strike.at("all")
+                return FaultyReader(self._trouble, reader)
             handle = await self.inner.open(session_id)
             try:
                 await strike.at("all")
@@ -303,4 +339,7 @@ if TYPE_CHECKING:
         return store
 
     def _is_handle(handle: FaultyHandle) -> WriteHandle:
+        return handle
+
+    def _is_reader(handle: FaultyReader) -> ReadHandle:
         return handle

@@ -219,7 +219,10 @@ async def a_cancelled_read_changes_nothing(bench: Bench) -> None:
         async def look() -> object:
             await bench.store.read("s")
             await bench.store.list()
-            return await handle.read()
+            reader = await bench.store.open("s", "read")
+            await reader.read(0, 1)
+            await reader.close()
+            return await handle.read(1, 2)
 
         return look
 

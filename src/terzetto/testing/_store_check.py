@@ -2,8 +2,8 @@
 
 A law is a promise of `terzetto.Store` or `terzetto.WriteHandle`, and a small program that
 finds out whether a store keeps it (`_store_laws.py`, `_store_laws_of_all.py`,
-`_store_cancelling.py`). Here they are run, and here is what is said of a store that breaks
-one.
+`_store_laws_of_reading.py`, `_store_cancelling.py`). Here they are run, and here is what is
+said of a store that breaks one.
 """
 
 from __future__ import annotations
@@ -16,11 +16,16 @@ from attrs import frozen
 
 from ..stores import Store
 from ..vocabulary import InvalidValue, chain_text, single
-from . import _store_cancelling, _store_laws, _store_laws_of_all
+from . import _store_cancelling, _store_laws, _store_laws_of_all, _store_laws_of_reading
 from ._store_bench import Bench, Failing, Law, Reopen, Tear
 
 MakeStore: TypeAlias = Callable[[], Store]
-_ALL = (*_store_laws.LAWS, *_store_laws_of_all.LAWS, *_store_cancelling.LAWS)
+_ALL = (
+    *_store_laws.LAWS,
+    *_store_laws_of_all.LAWS,
+    *_store_laws_of_reading.LAWS,
+    *_store_cancelling.LAWS,
+)
 _LAWS: dict[str, Law] = {law.__name__: law for law in _ALL}
 STORE_LAWS: tuple[str, ...] = tuple(_LAWS)
 """The names of all laws, each saying what it is about, in the order in which they are checked."""

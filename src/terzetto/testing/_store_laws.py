@@ -240,7 +240,7 @@ async def a_reopened_session_goes_on(bench: Bench) -> None:
         await handle.flush()
         for _ in range(2):
             found = await handle.read()
-            expect(found, turns(done), "a handle, whose read() is of what it found, gives")
+            expect(found, turns(done + 1), "a reopened handle, after one more event, reads")
             found.clear()
         await handle.close()
         await bench.expect_stored(done + 1, "after reopening, appending and closing")
