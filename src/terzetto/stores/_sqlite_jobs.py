@@ -28,6 +28,11 @@ from ._sqlite_file import called, failing, not_found, open_to_write, places
 
 Failures: TypeAlias = list[Exception | None]
 _ALL = "the database"
+_STATE = (
+    "SELECT (SELECT coalesce(max(seq) + 1, 0) FROM event WHERE session = ?)"
+    " FROM session WHERE number = ? AND id = ?"
+)
+_STORED = "SELECT record FROM event WHERE session = ? AND seq >= ? ORDER BY seq"
 _MISPLACED = "somebody has removed or replaced the database; what was stored before is in its file"
 
 
@@ -121,13 +126,14 @@ class Append:
             raise StoreError(f"{called(self.session_id)}: {error}") from error
 
     def run(self, connection: sqlite3.Connection) -> None:
-        known = "SELECT 1 FROM session WHERE number = ? AND id = ?"
-        if connection.execute(known, (self.number, self.session_id)).fetchone() is None:
+        row = connection.execute(_STATE, (self.number, self.number, self.session_id)).fetchone()
+        if row is None:
             raise StoreError(f"{called(self.session_id)}: somebody has removed the session")
-        query = "SELECT record FROM event WHERE session = ? AND seq >= ? ORDER BY seq"
-        found = [r for (r,) in connection.execute(query, (self.number, self.durable))]
-        newest = "SELECT coalesce(max(seq) + 1, 0) FROM event WHERE session = ?"
-        (count,) = connection.execute(newest, (self.number,)).fetchone()
+        (count,) = row
+        found: list[bytes] = []
+        if count > self.durable:
+            values = (self.number, self.durable)
+            found = [record for (record,) in connection.execute(_STORED, values)]
         if count != self.durable + len(found) or found != self._records[: len(found)]:
             raise StoreError(
                 f"{called(self.session_id)}: the log had {self.durable} events and has {count}; "
@@ -207,10 +213,19 @@ class Writer:
         self, connection: sqlite3.Connection, jobs: Sequence[Job], failures: Failures
     ) -> Failures:
         found = list(failures)
+        todo = [index for index, failure in enumerate(failures) if failure is None]
         connection.execute("BEGIN IMMEDIATE")
-        for index, job in enumerate(jobs):
-            if found[index] is None:
-                found[index] = _alone(connection, job)
+        try:
+            for index in todo:
+                _run(connection, jobs[index])
+        except StoreError as error:
+            if _ends_all(connection, error):
+                raise
+            # Rare, so that nobody pays for it before: all again, each undone by itself.
+            connection.execute("ROLLBACK")
+            connection.execute("BEGIN IMMEDIATE")
+            for index in todo:
+                found[index] = _alone(connection, jobs[index])
         commit(connection)
         if any(job.suspect for job in jobs):
             # Their pages may be in a cache whose sync failed; copied, they are synced anew.
@@ -225,14 +240,18 @@ def commit(connection: sqlite3.Connection) -> None:
     connection.execute("COMMIT")
 
 
+def _run(connection: sqlite3.Connection, job: Job) -> None:
+    with failing(called(job.session_id), "writing"):
+        job.run(connection)
+
+
 def _alone(connection: sqlite3.Connection, job: Job) -> Exception | None:
     """Run *job*; what it failed with after being undone. Raises what ended the transaction."""
     connection.execute("SAVEPOINT job")
     try:
-        with failing(called(job.session_id), "writing"):
-            job.run(connection)
+        _run(connection, job)
     except StoreError as error:
-        if not connection.in_transaction or _concerns_all(error):
+        if _ends_all(connection, error):
             raise
         connection.execute("ROLLBACK TO job")
         connection.execute("RELEASE job")
@@ -241,12 +260,16 @@ def _alone(connection: sqlite3.Connection, job: Job) -> Exception | None:
     return None
 
 
-def _concerns_all(error: StoreError) -> bool:
-    """Whether it is the disk that failed, and not what the job asked for."""
+def _ends_all(connection: sqlite3.Connection, error: StoreError) -> bool:
+    """Whether it is the disk that failed, and not what one job asked for."""
     cause = error.__cause__
-    return isinstance(cause, OSError) or (
-        isinstance(cause, sqlite3.DatabaseError)
-        and not isinstance(cause, sqlite3.IntegrityError | sqlite3.DataError)
+    return (
+        not connection.in_transaction
+        or isinstance(cause, OSError)
+        or (
+            isinstance(cause, sqlite3.DatabaseError)
+            and not isinstance(cause, sqlite3.IntegrityError | sqlite3.DataError)
+        )
     )
 
 
