@@ -6,6 +6,7 @@ it asks again for what its history says was not started, never for what may have
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,6 +29,7 @@ from terzetto.llm.scripted import Entry, Part, ScriptedModel, answer, call, say
 from terzetto.testing import history_is_valid
 from terzetto.vocabulary import (
     AssistantMessage,
+    MessageDiscarded,
     Request,
     TextBlock,
     ToolResultBlock,
@@ -115,7 +117,9 @@ class _Life:
             ) as agent:
                 self.watch(agent)
                 for number in range(plan.turns):
-                    self.over(agent, await agent.ask(f"life {plan.life}, {number}"))
+                    # A turn over what an earlier life had asked may end by discarding this.
+                    with contextlib.suppress(MessageDiscarded):
+                        self.over(agent, await agent.ask(f"life {plan.life}, {number}"))
 
     def over(self, agent: Agent, turn: Turn) -> None:
         if agent.health is not None:

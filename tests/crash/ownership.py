@@ -1,0 +1,176 @@
+"""Who has a session, when two processes want it (`owners.py` is the command).
+
+In each round a process owns a session and is in the middle of a turn. This one wants it too:
+it is refused, told the owner's pid, and has written nothing. Then the owner is killed, and
+this one must get the session, without anybody's help. How long that took is printed: from
+the kill until the agent is there, its log repaired.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import statistics
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import trio
+from attrs import define, field
+from tests.crash.lives import make_store
+
+import terzetto
+from terzetto import tool
+from terzetto.llm.scripted import ScriptedModel, answer, call
+from terzetto.testing import history_is_valid
+from terzetto.vocabulary import SessionLocked, ToolResultEvent
+
+ROUTE: Mapping[str, Any] = {"provider": "scripted", "model": "m"}
+KINDS = ("jsonl", "sqlite")
+SESSION = "s"
+PROMISED = 0.1
+"""Seconds within which the other one should have it."""
+PATIENCE = 60
+
+
+def own(kind: str, folder: Path, told: Connection) -> None:
+    """Own the session until killed; the pipe is told when a tool runs."""
+
+    @tool
+    async def work() -> str:
+        told.send_bytes(b"I have it")
+        await trio.sleep_forever()
+        raise AssertionError
+
+    async def main() -> None:
+        model = ScriptedModel([answer("Let me see.", call("work"))])
+        store = make_store(kind, folder)
+        async with (
+            terzetto.open_engine(adapters=[model], tools=[work], store=store) as engine,
+            engine.open_agent(**ROUTE, session_id=SESSION, if_stored="resume") as agent,
+        ):
+            await agent.ask("work")
+
+    trio.run(main)
+
+
+@define
+class Round:
+    """What came of one round. *seconds*: from the kill to the takeover."""
+
+    kind: str
+    seconds: float = 0.0
+    refusals: int = 0
+    problems: list[str] = field(factory=list)
+
+
+_CONTEXT = multiprocessing.get_context("forkserver")
+_CONTEXT.set_forkserver_preload(["tests.crash.ownership"])
+
+
+def contend(kind: str, folder: Path) -> Round:
+    """One round on the session in *folder*, which is made by the first."""
+    end, told = multiprocessing.Pipe(duplex=False)
+    owner = _CONTEXT.Process(target=own, args=(kind, folder, told))
+    owner.start()
+    told.close()
+    found = Round(kind)
+    try:
+        if not end.poll(PATIENCE):
+            found.problems.append("the owner never got so far")
+            return found
+        end.recv_bytes()
+        trio.run(_contend, kind, folder, owner, found)
+    finally:
+        owner.kill()
+        owner.join()
+        end.close()
+    return found
+
+
+async def _contend(kind: str, folder: Path, owner: Any, found: Round) -> None:
+    requests = []
+    model = ScriptedModel(lambda request: requests.append(request) or "I see.")
+    store = make_store(kind, folder)
+    async with terzetto.open_engine(adapters=[model], store=store) as engine:
+        before = content(folder)
+        for _ in range(2):
+            if told := await refusal(engine):
+                found.refusals += 1
+                if f"process {owner.pid};" not in told:
+                    found.problems.append(f"the owner {owner.pid} is not named: {told}")
+            else:
+                found.problems.append("two processes had the session")
+        if content(folder) != before:
+            found.problems.append("who was refused has written something")
+        if requests:
+            found.problems.append("who was refused has asked a model")
+        owner.kill()
+        killed = time.perf_counter()
+        while True:  # until the system has ended the process, and its locks with it
+            try:
+                agent_block = engine.open_agent(**ROUTE, resume=SESSION)
+                agent = await agent_block.__aenter__()
+                break
+            except SessionLocked:
+                if time.perf_counter() > killed + PATIENCE:
+                    found.problems.append("nobody can have it any more")
+                    return
+        found.seconds = time.perf_counter() - killed
+        try:
+            turn = await agent.ask("And?")
+            last = [e.data for e in agent.session.events if isinstance(e.data, ToolResultEvent)][-1]
+            problems = history_is_valid(agent.session.history())
+        finally:
+            await agent_block.__aexit__(None, None, None)
+    found.problems += problems
+    if turn.text != "I see." or "TOOL_OUTCOME_UNKNOWN" not in str(last):
+        found.problems.append(f"it does not go on as it should: {turn}, {last}")
+    if left := [path.name for path in folder.rglob("*") if path.suffix in (".lock", ".owner")]:
+        found.problems.append(f"somebody left {left} behind")
+
+
+async def refusal(engine: terzetto.Engine) -> str:
+    """What somebody is told who wants the session; nothing if he gets it."""
+    try:
+        async with engine.open_agent(**ROUTE, resume=SESSION):
+            return ""
+    except SessionLocked as error:
+        return str(error)
+
+
+def content(folder: Path) -> dict[str, tuple[bytes, int]]:
+    """All files, and when each was written. SQLite's shared memory is no content."""
+    return {
+        str(path): (path.read_bytes(), path.stat().st_mtime_ns)
+        for path in folder.rglob("*")
+        if path.is_file() and not path.name.endswith("-shm")
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.crash.owners", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=50, help="for each store")
+    parser.add_argument("--store", choices=[*KINDS, "all"], default="all")
+    options = parser.parse_args(arguments)
+    rounds = []
+    for kind in KINDS if options.store == "all" else [options.store]:
+        with tempfile.TemporaryDirectory() as folder:
+            done = [contend(kind, Path(folder)) for _ in range(options.rounds)]
+        times = sorted(each.seconds * 1000 for each in done)
+        late = sum(each.seconds > PROMISED for each in done)
+        print(
+            f"{kind}: {len(done)} takeovers in {times[0]:.1f} to {times[-1]:.1f} ms, "
+            f"median {statistics.median(times):.1f} ms, {late} after more than "
+            f"{PROMISED * 1000:.0f} ms"
+        )
+        rounds += done
+    problems = [f"{each.kind}: {problem}" for each in rounds for problem in each.problems]
+    for problem in problems:
+        print(problem)
+    refusals = sum(each.refusals for each in rounds)
+    print(f"{len(rounds)} takeovers, {refusals} refusals, {len(problems)} violations")
+    return 1 if problems else 0
