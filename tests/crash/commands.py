@@ -1,11 +1,16 @@
-"""Runs the commands of this folder as a user does, in a process of their own."""
+"""Other processes: the commands of this folder, run as a user does, and children to kill."""
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import subprocess
 import sys
+from multiprocessing import forkserver
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -23,3 +28,14 @@ def run(name: str, *arguments: str) -> tuple[int, list[str]]:
     )
     assert done.stderr == ""
     return done.returncode, done.stdout.splitlines()
+
+
+def children() -> ForkServerContext:
+    """Makes processes that have imported what they need before they are made."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.crash.points"])
+    with pytest.MonkeyPatch.context() as patch:
+        # It is started once, and knows no more of where modules are than this.
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(ROOT / "src")]))
+        forkserver.ensure_running()
+    return context

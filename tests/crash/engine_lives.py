@@ -245,7 +245,6 @@ class LogLife:
 
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["tests.crash.engine_lives"])
 
 
 def start(plan: Plan, told: Connection | None) -> Any:
@@ -307,6 +306,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--power", action="store_true", help="cut the power with each kill")
     parser.add_argument("--break", dest="defects", action="store_true", help=break_it.__doc__)
     options = parser.parse_args(arguments)
+    _CONTEXT.set_forkserver_preload(["tests.crash.engine_lives"])
     if options.defects:
         return break_it(options.seed)
     found = Findings()

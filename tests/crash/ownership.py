@@ -68,7 +68,6 @@ class Round:
 
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["tests.crash.ownership"])
 
 
 def contend(kind: str, folder: Path) -> Round:
@@ -156,6 +155,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=50, help="for each store")
     parser.add_argument("--store", choices=[*KINDS, "all"], default="all")
     options = parser.parse_args(arguments)
+    _CONTEXT.set_forkserver_preload(["tests.crash.ownership"])
     rounds = []
     for kind in KINDS if options.store == "all" else [options.store]:
         with tempfile.TemporaryDirectory() as folder:

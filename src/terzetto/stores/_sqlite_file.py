@@ -122,6 +122,10 @@ def reading(path: Path) -> Iterator[sqlite3.Connection | None]:
     if not path.exists():
         yield None
         return
+    if not os.access(path.parent, os.W_OK) and not os.path.exists(f"{path}-wal"):
+        with looking(path) as found:  # nobody has it open, and SQLite could not make its files
+            yield found
+        return
     with closing(connect(path)) as connection:
         connection.execute("PRAGMA query_only = ON")
         connection.execute("BEGIN")
