@@ -162,6 +162,7 @@ async def _cancelled_at(wakeup: int, adapter: OpenAIChat) -> bool:
 
 class TestPool:
     async def test_it_survives_two_hundred_rounds_of_cancels(self) -> None:
+        """BC-53"""
         rng = random.Random(53)
         slow = reply(GAP, T("a"), GAP, HANG)
         async with serving(slow, max_connections=2) as (server, adapter):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-import time
 from itertools import pairwise
 
 import pytest
 from hypothesis import example, given, strategies as st
+from tests.counted import Work, assert_linear, counted
 
 from terzetto.llm._sse import SseDecoder, SseEvent
 from terzetto.vocabulary import ProviderError
@@ -159,16 +159,15 @@ class TestTooLarge:
         assert decoder.feed(b": 1234567\n" * 50) == []
 
 
-def seconds_for(size: int) -> float:
+def work_for(size: int) -> Work:
     decoder = SseDecoder()
     raw = b"data: " + b"x" * size + b"\n\n"
-    start = time.perf_counter()
-    events = [event for i in range(len(raw)) for event in decoder.feed(raw[i : i + 1])]
-    spent = time.perf_counter() - start
+    with counted() as work:
+        events = [event for i in range(len(raw)) for event in decoder.feed(raw[i : i + 1])]
     assert len(events[0].data) == size
-    return spent
+    return work
 
 
-def test_one_byte_feeds_of_a_large_event_cost_linear_time() -> None:
-    small = min(seconds_for(50_000) for _ in range(3))
-    assert seconds_for(400_000) < small * 8 * 4
+def test_one_byte_feeds_of_a_large_event_cost_linear_work() -> None:
+    """BC-52"""
+    assert_linear(work_for(5_000), work_for(20_000), 4)
