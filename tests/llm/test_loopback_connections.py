@@ -19,6 +19,7 @@ from tests.llm.serving import (
 )
 from trio.testing import wait_all_tasks_blocked
 
+from terzetto.llm._loopback_http import Connection
 from terzetto.llm.loopback import serve_openai
 from terzetto.llm.scripted import (
     Answer,
@@ -292,3 +293,34 @@ async def test_a_taken_port_is_one_clear_line() -> None:
                 raise AssertionError("not reached")
         assert raised.value.errno == errno.EADDRINUSE
         assert "\n" not in str(raised.value)
+
+
+class Leaving:
+    """A client that sends the beginning of a request, and is gone before it is refused."""
+
+    def __init__(self) -> None:
+        self.sends = [
+            b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{"
+        ]
+        self.refused: list[bytes] = []
+
+    async def receive_some(self, _: int) -> bytes:
+        await trio.lowlevel.checkpoint()
+        return self.sends.pop() if self.sends else b""
+
+    async def send_all(self, data: bytes) -> None:
+        await trio.lowlevel.checkpoint()
+        self.refused.append(data)
+        raise trio.BrokenResourceError
+
+
+async def test_a_client_that_is_gone_before_it_is_refused_harms_nobody() -> None:
+    async def reject(http: Connection, status: int, message: str) -> None:
+        await http.respond(status, message.encode(), ())
+
+    async def never(http: Connection, head: object, body: bytes) -> None:
+        raise AssertionError("there was no whole request")
+
+    client = Leaving()
+    await Connection(client, never, reject).run()  # type: ignore[arg-type]
+    assert client.refused[0].startswith(b"HTTP/1.1 400")

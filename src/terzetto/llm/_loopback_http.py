@@ -45,6 +45,12 @@ class Connection:
     async def run(self) -> None:
         """Answer requests; returns when the stream is to be closed."""
         try:
+            await self._serve()
+        except trio.BrokenResourceError:
+            pass  # the client left while we were writing
+
+    async def _serve(self) -> None:
+        try:
             while (asked := await self._read()) is not None:
                 await self._answer(*asked)
                 if self.over or self.http.our_state is not h11.DONE:
@@ -53,8 +59,6 @@ class Connection:
         except h11.RemoteProtocolError as error:
             if self.http.our_state in {h11.IDLE, h11.SEND_RESPONSE}:
                 await self.reject(self, error.error_status_hint, str(error))
-        except trio.BrokenResourceError:
-            pass  # the client left while we were writing
 
     async def send(self, event: h11.Event) -> None:
         """Raises `trio.BrokenResourceError` if the client has left."""
