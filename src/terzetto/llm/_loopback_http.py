@@ -9,6 +9,7 @@ from __future__ import annotations
 import socket
 import struct
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Final, TypeAlias
 
 import h11
@@ -44,10 +45,8 @@ class Connection:
 
     async def run(self) -> None:
         """Answer requests; returns when the stream is to be closed."""
-        try:
+        with suppress(trio.BrokenResourceError):  # the client left while we were writing
             await self._serve()
-        except trio.BrokenResourceError:
-            pass  # the client left while we were writing
 
     async def _serve(self) -> None:
         try:
