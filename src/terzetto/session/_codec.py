@@ -19,6 +19,7 @@ from cattrs import BaseValidationError
 
 from .. import vocabulary as v
 from ..vocabulary import InvalidValue, PlainJson, StoreError
+from ._codec_fast import UNUSUAL, Straight
 from ._codec_leaves import (
     dumps_json as dumps_json,
     frozen_object,
@@ -165,6 +166,7 @@ _shapes = Shapes(
         (v.Event, "sources"): (_encode_sources, _decode_sources),
         (v.RequestHeader, "adapter_defaults"): (_encode_defaults, _decode_defaults),
     },
+    outside={(v.Event, "data"): ("type", TAGS)},
 )
 
 
@@ -211,6 +213,7 @@ _shapes.register(
 _shapes.register_through(v.UserMessageEvent, "message", v.UserMessage)
 _shapes.register_through(v.ModelSelected, "selection", v.ModelSelection)
 _PAYLOADS = {name: payload for payload, name in TAGS.items()}
+_STRAIGHT = Straight(_shapes)
 
 
 def encode_event(event: v.Event) -> dict[str, PlainJson]:
@@ -221,6 +224,13 @@ def encode_event(event: v.Event) -> dict[str, PlainJson]:
         InvalidValue: it holds what could not be read back: a value of a wrong type, NaN, a
             lone surrogate, an extension under one of Terzetto's own names. The seq is named.
     """
+    try:
+        return _STRAIGHT.encoders[v.Event](event)  # type: ignore[no-any-return]
+    except UNUSUAL:
+        return _encode_strictly(event)
+
+
+def _encode_strictly(event: v.Event) -> dict[str, PlainJson]:
     try:
         name = TAGS.get(type(event.data)) or _extension_name(event.data)
         return {"type": name, **_ENCODERS[v.Event](event)}
@@ -241,6 +251,15 @@ def decode_event(obj: object, *, seq_hint: int, extensions: Collection[str] = ()
         InvalidValue: with the seq, and each fault with its path (``$.data.turn: missing``).
             A default may be spelled out (``"interrupted": false``), ``null`` may not.
     """
+    if type(obj) is dict:
+        try:
+            return _STRAIGHT.decoders[v.Event](obj)  # type: ignore[no-any-return]
+        except UNUSUAL:
+            pass
+    return _decode_strictly(obj, seq_hint, extensions)
+
+
+def _decode_strictly(obj: object, seq_hint: int, extensions: Collection[str]) -> v.Event:
     path = "$"
     try:
         fields = plain_dict(obj).copy()

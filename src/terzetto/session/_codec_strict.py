@@ -65,6 +65,7 @@ class Shapes:
         keys: JSON keys that are not the attribute's name in camelCase.
         always: Attributes that have a default, and are written and required all the same.
         custom: Encoder and decoder of single attributes.
+        outside: Attributes whose class is named by a key of the object that they are in.
 
     An attribute with a default is left out when it equals the default, and may be absent.
     Hooks are generated once per class, at its first use; any thread may be that one.
@@ -77,11 +78,17 @@ class Shapes:
         keys: Mapping[type, Mapping[str, str]],
         always: Mapping[type, frozenset[str]],
         custom: Mapping[tuple[type, str], tuple[Encoder, Decoder]],
+        outside: Mapping[tuple[type, str], tuple[str, Mapping[type, str]]],
     ) -> None:
-        self._tagged = tagged
+        self.tagged = tagged
+        self.custom = custom
+        self.outside = outside
+        self.through: dict[type, tuple[str, type]] = {}
+        """Classes that are written as their only attribute: its name, and its class."""
+        self.special: set[type] = set()
+        """Classes that are written in a way of their own."""
         self._keys = keys
         self._always = always
-        self._custom = custom
         self._trusting_encoders: dict[type, Encoder] = {}
         self._trusting_decoders: dict[type, Decoder] = {}
         self._converter = converter = Converter()
@@ -92,11 +99,11 @@ class Shapes:
         converter.register_structure_hook(JsonObject, frozen_object)
         for applies, encoder, decoder in (
             (attrs.has, self._class_encoder, self._class_decoder),
-            (_is_newtype, _supertype(self.encoder), _supertype(self.decoder)),
-            (_is_literal, one_of, one_of),
-            (_is_array, self._array_encoder, self._array_decoder),
-            (_is_union, self._union_encoder, self._union_decoder),
-            (_is_json, lambda _: plain, lambda _: frozen),
+            (is_newtype, _supertype(self.encoder), _supertype(self.decoder)),
+            (is_literal, one_of, one_of),
+            (is_array, self._array_encoder, self._array_decoder),
+            (is_union, self._union_encoder, self._union_decoder),
+            (is_json, lambda _: plain, lambda _: frozen),
         ):
             converter.register_unstructure_hook_factory(applies, encoder)
             converter.register_structure_hook_factory(applies, decoder)
@@ -124,6 +131,7 @@ class Shapes:
         make_decoder: Callable[[type], Decoder],
     ) -> None:
         """Write *cls* in a way of its own; the two are called at its first use."""
+        self.special.add(cls)
         self._converter.register_unstructure_hook_factory(lambda kind: kind is cls, make_encoder)
         self._converter.register_structure_hook_factory(lambda kind: kind is cls, make_decoder)
 
@@ -139,6 +147,7 @@ class Shapes:
             return lambda value, _: cls(decode(value, inner))
 
         self.register(cls, make_encoder, make_decoder)
+        self.through[cls] = name, inner
 
     def key(self, cls: type, name: str) -> str:
         """The JSON key of an attribute."""
@@ -150,7 +159,7 @@ class Shapes:
         """Encodes instances of *cls*, unchecked: its tag, and all attributes but *without*."""
         found, how = self._attributes(cls, without)
         fields: Encoder = make_dict_unstructure_fn_from_attrs(found, cls, self._converter, **how)
-        key, tag = self._tagged.get(cls, ("", ""))
+        key, tag = self.tagged.get(cls, ("", ""))
         return (lambda value: {key: tag, **fields(value)}) if key else fields
 
     def fields_decoder(self, cls: type, *, without: str = "") -> Decoder:
@@ -159,7 +168,7 @@ class Shapes:
         fields: Decoder = make_dict_structure_fn_from_attrs(
             found, cls, self._converter, _cattrs_forbid_extra_keys=False, **how
         )
-        tag_key = {self._tagged[cls][0]} if cls in self._tagged else set()
+        tag_key = {self.tagged[cls][0]} if cls in self.tagged else set()
         allowed = frozenset({self.key(cls, a.name) for a in found} | tag_key)
 
         def decode(value: dict[str, Any], _: Any) -> Any:
@@ -175,7 +184,7 @@ class Shapes:
 
     def _class_decoder(self, cls: type) -> Decoder:
         trusting = self._trusting_decoders[cls] = self.fields_decoder(cls)
-        key, tag = self._tagged.get(cls, ("", ""))
+        key, tag = self.tagged.get(cls, ("", ""))
 
         def decode(value: Any, _: Any = None) -> Any:
             if key and plain_dict(value).get(key) != tag:
@@ -184,20 +193,24 @@ class Shapes:
 
         return decode
 
-    def _attributes(self, cls: type, without: str) -> tuple[list[Any], dict[str, Any]]:
-        """The attributes that get a key, and how cattrs shall write each.
+    def attributes(self, cls: type) -> list[Any]:
+        """The attributes of *cls*, their types resolved.
 
         What is always written loses its default here, so that reading requires it: an id
         that was forgotten would otherwise come back as a new one.
         """
         attrs.resolve_types(cls)
         always = self._always.get(cls, frozenset())
-        found, how = [], {}
-        for a in attrs.fields(cls):
-            if a.name == without:
-                continue
-            found.append(a.evolve(default=attrs.NOTHING) if a.name in always else a)
-            encode, decode = self._custom.get((cls, a.name), (None, None))
+        return [
+            a.evolve(default=attrs.NOTHING) if a.name in always else a for a in attrs.fields(cls)
+        ]
+
+    def _attributes(self, cls: type, without: str) -> tuple[list[Any], dict[str, Any]]:
+        """The attributes that get a key, and how cattrs shall write each."""
+        found = [a for a in self.attributes(cls) if a.name != without]
+        how = {}
+        for a in found:
+            encode, decode = self.custom.get((cls, a.name), (None, None))
             how[a.name] = override(
                 rename=self.key(cls, a.name),
                 omit_if_default=True,
@@ -207,7 +220,7 @@ class Shapes:
         return found, how
 
     def _union_encoder(self, union: Any) -> Encoder:
-        members = _members(union)
+        members = members_of(union)
         if len(members) == 1:
             return self.encoder(members[0])
         table = {cls: self.trusting_encoder(cls) for cls in members}
@@ -222,11 +235,11 @@ class Shapes:
         return encode
 
     def _union_decoder(self, union: Any) -> Decoder:
-        members = _members(union)
+        members = members_of(union)
         if len(members) == 1:
             return self.decoder(members[0])
-        key = self._tagged[members[0]][0]
-        table = {self._tagged[cls][1]: self._trusting_decoder(cls) for cls in members}
+        key = self.tagged[members[0]][0]
+        table = {self.tagged[cls][1]: self._trusting_decoder(cls) for cls in members}
 
         def decode(value: Any, _: Any = None) -> Any:
             tag = value.get(key) if type(value) is dict else plain_dict(value)
@@ -291,27 +304,27 @@ class Shapes:
         return ""
 
 
-def _is_newtype(kind: Any) -> bool:
+def is_newtype(kind: Any) -> bool:
     return isinstance(kind, NewType)
 
 
-def _is_literal(kind: Any) -> bool:
+def is_literal(kind: Any) -> bool:
     return get_origin(kind) is Literal
 
 
-def _is_array(kind: Any) -> bool:
+def is_array(kind: Any) -> bool:
     return get_origin(kind) is tuple
 
 
-def _is_union(kind: Any) -> bool:
+def is_union(kind: Any) -> bool:
     return get_origin(kind) in (Union, UnionType)
 
 
-def _is_json(kind: Any) -> bool:
-    return _is_union(kind) and JsonObject in get_args(kind)
+def is_json(kind: Any) -> bool:
+    return is_union(kind) and JsonObject in get_args(kind)
 
 
-def _members(union: Any) -> list[Any]:
+def members_of(union: Any) -> list[Any]:
     # None in a union means an absent key; there is no null to encode or decode.
     return [member for member in get_args(union) if member is not NoneType]
 
