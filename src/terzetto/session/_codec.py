@@ -1,8 +1,9 @@
 """Events, messages and headers as JSON, and back.
 
-Owns the format: the tag tables, the key names, what is left out when absent. The shapes
-are the reference's, camelCase; in memory names are snake_case, and only the codec knows
-both. Stores own the bytes; `dumps_event` and `loads_event` make and read a record.
+Owns the format: the key names, what is left out when absent; the tags stand in
+`_codec_names.py`. The shapes are the reference's, camelCase; in memory names are snake_case,
+and only the codec knows both. Stores own the bytes; `dumps_event` and `loads_event` make and
+read a record. Usual events go a straight way (`_codec_fast.py`), made from the same tables.
 
 ``decode_event(encode_event(e)) == e`` for every event, and whatever is written can be
 read: both directions make the same checks (`_codec_strict.py`).
@@ -10,7 +11,7 @@ read: both directions make the same checks (`_codec_strict.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from itertools import islice
 from typing import Any
 
@@ -29,77 +30,11 @@ from ._codec_leaves import (
     show,
     text,
 )
+from ._codec_names import TAGGED, TAGS as TAGS
 from ._codec_strict import Decoder, Encoder, Shapes, exactly
 
 FORMAT_VERSION = 1
 """What this Terzetto writes, and the only format that it reads."""
-
-TAGS: Mapping[type, str] = {
-    v.TurnStart: "turn/start",
-    v.TurnEnd: "turn/end",
-    v.StepStart: "step/start",
-    v.StepEnd: "step/end",
-    v.UserMessageEvent: "user/message",
-    v.SystemMessageEvent: "system/message",
-    v.DeveloperMessageEvent: "developer/message",
-    v.AssistantChunk: "assistant/chunk",
-    v.AssistantMessageEvent: "assistant/message",
-    v.ToolCallEvent: "tool/call",
-    v.ToolResultEvent: "tool/result",
-    v.RequestHeaderEvent: "request/header",
-    v.RequestContextEvent: "request/context",
-    v.InboxSpliced: "agent/inbox/spliced",
-    v.EndSeed: "session/end-seed",
-    v.ModelSelected: "model/selected",
-    v.LlmRetry: "llm/retry",
-    v.LlmRetryStarted: "llm/retry-started",
-    v.CompactionStart: "compaction/start",
-    v.CompactionSummary: "compaction/summary",
-    v.CompactionEnd: "compaction/end",
-}
-"""The ``type`` of each payload. Every other name is an `Extension`'s."""
-
-_TAGGED = {
-    v.TextBlock: ("type", "text"),
-    v.ReasoningBlock: ("type", "reasoning"),
-    v.ToolCallBlock: ("type", "tool-call"),
-    v.ToolResultBlock: ("type", "tool-result"),
-    v.ToolAdditionBlock: ("type", "tool-addition"),
-    v.ToolRemovalBlock: ("type", "tool-removal"),
-    v.UserSource: ("kind", "user"),
-    v.PluginSource: ("kind", "plugin"),
-    v.ToolSource: ("kind", "tool"),
-    v.ModelSource: ("kind", "model"),
-    v.ToolRegistrySource: ("kind", "tool-registry"),
-    v.UserMessage: ("role", "user"),
-    v.AssistantMessage: ("role", "assistant"),
-    v.SystemMessage: ("role", "system"),
-    v.DeveloperMessage: ("role", "developer"),
-    v.BlockStart: ("type", "block-start"),
-    v.TextDelta: ("type", "text-delta"),
-    v.ReasoningDelta: ("type", "reasoning-delta"),
-    v.ToolCallDelta: ("type", "tool-call-delta"),
-    v.BlockEnd: ("type", "block-end"),
-    v.UsageChunk: ("type", "usage"),
-    v.Finish: ("type", "finish"),
-    v.Stop: ("kind", "stop"),
-    v.ToolCalls: ("kind", "tool-calls"),
-    v.MaxTokens: ("kind", "max-tokens"),
-    v.ErrorFinish: ("kind", "error"),
-    v.AbortedFinish: ("kind", "aborted"),
-    v.Completed: ("kind", "completed"),
-    v.Blocked: ("kind", "blocked"),
-    v.Aborted: ("kind", "aborted"),
-    v.Failed: ("kind", "error"),
-    v.EndedAtMaxTokens: ("kind", "max-tokens"),
-    v.Interrupted: ("kind", "interrupted"),
-    v.UserCause: ("kind", "user"),
-    v.ParentCause: ("kind", "parent"),
-    v.DisposedCause: ("kind", "disposed"),
-    v.HookCause: ("kind", "hook"),
-    v.LegacyCause: ("kind", "legacy"),
-    v.Replace: ("op", "replace"),
-}
 
 
 def _encode_data(data: Any) -> Any:
@@ -115,10 +50,16 @@ def _decode_op(value: Any, _: Any) -> v.SurfaceOp:
 
 
 def _encode_sources(sources: Any) -> Any:
-    return _ENCODE_SEQS(tuple(sources) if type(sources) is v.Seqs else sources)
+    if type(sources) is v.Seqs or (
+        type(sources) is tuple and _INTEGER.issuperset(map(type, sources))
+    ):
+        return list(sources)
+    return _ENCODE_SEQS(sources)
 
 
 def _decode_sources(value: Any, kind: Any) -> v.Sources:
+    if type(value) is list and _INTEGER.issuperset(map(type, value)):
+        return v.cited(value)
     return v.cited(_DECODE_SEQS(value, kind))
 
 
@@ -141,7 +82,7 @@ def _decode_defaults(value: Any, _: Any) -> frozenset[str]:
 # _messages.py lacks a name that JsonValue refers to.
 attrs.resolve_types(v.ModelSource, localns={"JsonObject": v.JsonObject})
 _shapes = Shapes(
-    tagged=_TAGGED,
+    tagged=TAGGED,
     keys={
         v.TurnEnd: {"ending": "reason"},
         v.Aborted: {"cause": "reason"},
@@ -181,6 +122,7 @@ class _Hooks(dict[object, Callable[..., Any]]):
         return hook
 
 
+_INTEGER = frozenset({int})
 _ENCODE_SEQS = _shapes.encoder(tuple[int, ...])
 _DECODE_SEQS = _shapes.decoder(tuple[int, ...])
 _ENCODERS = _Hooks(_shapes.trusting_encoder)

@@ -114,14 +114,7 @@ class Straight:
         if leaf := _leaf(kind, x, made):
             return leaf
         if is_array(kind):
-            item = _bare(get_args(kind)[0])
-            if item is int:
-                return [
-                    f"if type({x}) is not list: raise Unusual",
-                    f"if not INT.issuperset(map(type, {x})): raise Unusual",
-                    f"{x} = tuple({x})",
-                ]
-            each = made.name(self._item(item, self._taking))
+            each = made.name(self._item(get_args(kind)[0], self._taking))
             return [
                 f"if type({x}) is not list: raise Unusual",
                 f"{x} = tuple([{each}(item) for item in {x}])",
@@ -204,14 +197,7 @@ class Straight:
         if leaf := _leaf(kind, x, made):
             return leaf
         if is_array(kind):
-            item = _bare(get_args(kind)[0])
-            if item is int:
-                return [
-                    f"if type({x}) is not tuple: raise Unusual",
-                    f"if not INT.issuperset(map(type, {x})): raise Unusual",
-                    f"{x} = list({x})",
-                ]
-            each = made.name(self._item(item, self._giving))
+            each = made.name(self._item(get_args(kind)[0], self._giving))
             return [
                 f"if type({x}) is not tuple: raise Unusual",
                 f"{x} = [{each}(item) for item in {x}]",
@@ -249,11 +235,7 @@ class _Function:
     def __init__(self, what: str, kind: Any, argument: str) -> None:
         self._called = f"{what}_{getattr(kind, '__name__', 'union')}"
         self._lines = [f"def {self._called}({argument}):"]
-        self._names: dict[str, Any] = {
-            "Unusual": Unusual,
-            "has_surrogate": has_surrogate,
-            "INT": frozenset({int}),
-        }
+        self._names: dict[str, Any] = {"Unusual": Unusual, "has_surrogate": has_surrogate}
 
     def name(self, value: Any) -> str:
         """A name by which the text can refer to *value*."""

@@ -23,6 +23,10 @@ class Seqs(Sequence[int]):
         self._runs = tuple(runs)
         self._length = sum(map(len, self._runs))
 
+    def bounds(self) -> tuple[int, int]:
+        """The least and the greatest of them."""
+        return min(run[0] for run in self._runs), max(run[-1] for run in self._runs)
+
     def __len__(self) -> int:
         return self._length
 
@@ -81,6 +85,10 @@ def cited(seqs: Sequence[int]) -> Sources:
         return seqs
     if len(seqs) <= _SHORT:
         return tuple(seqs)
+    if seqs[-1] - seqs[0] == len(seqs) - 1:
+        whole = range(seqs[0], seqs[-1] + 1)
+        if tuple(whole) == tuple(seqs):  # nearly always
+            return Seqs((whole,))
     runs: list[range] = []
     first = last = seqs[0]
     for seq in seqs[1:]:
