@@ -119,8 +119,11 @@ ODD: tuple[Any, ...] = (
 )
 
 
-def odd_values() -> st.SearchStrategy[Any]:
-    return st.sampled_from(ODD).map(copy.deepcopy) | json_values().map(thaw_json)
+# Made once: hypothesis looks at a strategy anew each time that it is made.
+PLAIN = json_values().map(thaw_json)
+ODD_VALUES = st.sampled_from(ODD).map(copy.deepcopy) | PLAIN
+EVENTS = events()
+WRONG = ODD_VALUES | payloads()
 
 
 def places(obj: Any) -> Iterator[tuple[Any, Any]]:
@@ -134,20 +137,20 @@ def places(obj: Any) -> Iterator[tuple[Any, Any]]:
 @st.composite
 def mutated_json(draw: st.DrawFn) -> Any:
     """An event as JSON, with a few things in it wrong, or spelled otherwise."""
-    obj: Any = loads_json(dumps_event(draw(events())))
+    obj: Any = loads_json(dumps_event(draw(EVENTS)))
     for _ in range(draw(st.integers(1, 3))):
         held, key = draw(st.sampled_from(list(places(obj)) or [(obj, "type")]))
         match draw(st.sampled_from(["put", "take", "add", "move", "copy"])):
             case "put":
-                held[key] = draw(odd_values())
+                held[key] = draw(ODD_VALUES)
             case "take":
                 del held[key]
             case "add" if isinstance(held, dict):
                 held[draw(st.sampled_from(["x", "type", "kind", "role", 3, "error"]))] = draw(
-                    odd_values()
+                    ODD_VALUES
                 )
             case "add":
-                held.append(draw(odd_values()))
+                held.append(draw(ODD_VALUES))
             case "move" if isinstance(held, dict):  # the order of keys does not matter
                 held[key] = held.pop(key)
             case _:
@@ -185,7 +188,7 @@ def exact(value: Any) -> None:
             exact(getattr(value, a.name))
 
 
-@given(events())
+@given(EVENTS)
 def test_both_ways_read_and_write_the_same(event: Event) -> None:
     written = _encode_strictly(event)
     assert dumps_json(encode_event(event)) == dumps_json(written)
@@ -208,15 +211,15 @@ def test_json_with_faults_ends_alike(obj: Any) -> None:
 
 
 @given(
-    json_values().map(thaw_json)
+    PLAIN
     | st.fixed_dictionaries(
-        {"type": st.sampled_from([*TAGS.values(), "known", "other"]), "data": odd_values()},
+        {"type": st.sampled_from([*TAGS.values(), "known", "other"]), "data": ODD_VALUES},
         optional={
-            "seq": odd_values() | st.integers(),
-            "time": odd_values() | st.integers(),
-            "surfaceOp": odd_values(),
-            "sourceEventSeqs": odd_values() | st.lists(st.integers()),
-            "ignorable": odd_values(),
+            "seq": ODD_VALUES | st.integers(),
+            "time": ODD_VALUES | st.integers(),
+            "surfaceOp": ODD_VALUES,
+            "sourceEventSeqs": ODD_VALUES | st.lists(st.integers()),
+            "ignorable": ODD_VALUES,
         },
     )
 )
@@ -227,7 +230,7 @@ def test_any_json_ends_alike(obj: Any) -> None:
 @st.composite
 def broken_events(draw: st.DrawFn) -> Event:
     """An event that holds what nobody may put there, somewhere in it."""
-    event = draw(events())
+    event = draw(EVENTS)
     held: list[tuple[Any, str]] = []
 
     def look(value: Any) -> None:
@@ -243,7 +246,7 @@ def broken_events(draw: st.DrawFn) -> Event:
     look(whole)
     own = [place for place in held if place[0] is whole or place[0] is whole.data]
     value, name = draw(st.sampled_from(own))
-    object.__setattr__(value, name, draw(odd_values() | payloads()))
+    object.__setattr__(value, name, draw(WRONG))
     return whole
 
 

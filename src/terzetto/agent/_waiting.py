@@ -91,7 +91,8 @@ class TrioBell:
         self._lot = trio.lowlevel.ParkingLot()
 
     def ring(self) -> None:
-        self._lot.unpark_all()
+        if self._lot:  # rung for every event, and mostly nobody waits
+            self._lot.unpark_all()
 
     async def wait(self) -> None:
         await self._lot.park()

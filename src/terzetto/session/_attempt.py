@@ -15,22 +15,25 @@ _GROUP = 1024
 
 @define(eq=False)
 class Attempt:
-    """The chunks of one attempt, in order. False while there is none."""
+    """The chunks of one attempt, in order. False while there is none.
+
+    *first* is the seq of the latest chunk that did not follow on another, -1 before any.
+    """
 
     _assembler: BlockAssembler = field(factory=BlockAssembler, init=False)
     _waiting: list[StreamChunk] = field(factory=list, init=False)
     _runs: list[range] = field(factory=list, init=False)
-    _first: int = field(default=-1, init=False)
+    first: int = field(default=-1, init=False)
     _last: int = field(default=-1, init=False)
 
     def __bool__(self) -> bool:
-        return self._first >= 0
+        return self.first >= 0
 
     def take(self, seq: int, chunk: StreamChunk) -> None:
-        if seq != self._last + 1 or self._first < 0:
-            if self._first >= 0:
-                self._runs.append(range(self._first, self._last + 1))
-            self._first = seq
+        if seq != self._last + 1 or self.first < 0:
+            if self.first >= 0:
+                self._runs.append(range(self.first, self._last + 1))
+            self.first = seq
         self._last = seq
         self._waiting.append(chunk)
         if len(self._waiting) >= _GROUP:
@@ -43,7 +46,7 @@ class Attempt:
 
     def sources(self) -> Sources:
         """The seqs of the chunks so far."""
-        return of_runs([*self._runs, range(self._first, self._last + 1)]) if self else ()
+        return of_runs([*self._runs, range(self.first, self._last + 1)]) if self else ()
 
     def _fold(self) -> None:
         for chunk in self._waiting:

@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from ._log import Session
 
 
+COMPACTED = frozenset({CompactionStart, CompactionEnd})
+"""The events that move a `CompactionLock`."""
+
+
 @define(eq=False)
 class CompactionLock:
     """The compaction of one log: which start has no end yet, and whether it lives."""

@@ -47,6 +47,10 @@ _ADMITTED = (
 )
 
 
+SPLICED = frozenset({InboxSpliced, EndSeed})
+"""The events that move a `PendingInput` in which nothing is claimed."""
+
+
 def _no_lists() -> dict[InboxTarget, list[UserMessage]]:
     return {"next-step": [], "next-turn": []}
 
@@ -59,8 +63,9 @@ class PendingInput:
     claimed: dict[InboxTarget, list[UserMessage]] = field(factory=_no_lists)
     seen: set[MessageId] = field(factory=set)
     """Every id that was ever pending."""
+    claiming: bool = False
+    """Whether anything is claimed and neither entered nor consumed yet."""
     _ids: set[MessageId] = field(factory=set)
-    _claimed_any: bool = False
 
     def __bool__(self) -> bool:
         return bool(self._ids)
@@ -97,7 +102,7 @@ class PendingInput:
         elif isinstance(data, EndSeed):
             if data.inherited:
                 self.lists, self._ids = _no_lists(), set()
-        elif self._claimed_any:
+        elif self.claiming:
             if isinstance(data, UserMessageEvent):
                 self._forget_claim(data.message.id)
             elif isinstance(data, _ADMITTED):
@@ -106,7 +111,7 @@ class PendingInput:
     def settle_claims(self) -> None:
         """What was claimed is entered or consumed."""
         self.claimed = _no_lists()
-        self._claimed_any = False
+        self.claiming = False
 
     def _splice(self, splice: InboxSpliced, turn_open: bool) -> None:
         removed = self.removed(splice)
@@ -118,8 +123,8 @@ class PendingInput:
         self.seen.update(arrived)
         if removed and splice.outcome is None and turn_open:
             self.claimed[splice.target].extend(removed)
-            self._claimed_any = True
-        if self._claimed_any:
+            self.claiming = True
+        if self.claiming:
             for message in splice.inserted:
                 self._forget_claim(message.id)
 

@@ -22,6 +22,7 @@ from ..vocabulary import (
     Event,
     EventData,
     Extension,
+    InboxSpliced,
     InvalidValue,
     MessageId,
     ReentrantAppend,
@@ -34,14 +35,15 @@ from ..vocabulary import (
     WrongThread,
     freeze_object,
     new_message_id,
+    opened,
 )
-from ._compacting import Compacting, CompactionLock
+from ._compacting import COMPACTED, Compacting, CompactionLock
 from ._held import EventLog, Held
-from ._inbox import PendingInput
+from ._inbox import SPLICED, PendingInput
 from ._order import Place
 from ._reading import PAGE, Follower, Reader, check_seq, page
 from ._replacing import planned
-from ._surface import Folds, Messages, Surface
+from ._surface import FOLDED, Folds, Messages, Surface
 
 RESERVED = (
     "turn/",
@@ -59,6 +61,7 @@ RESERVED = (
     "model/",
 )
 _SURFACE = frozenset(SURFACE_TYPES)
+_OpenEvent = opened(Event)
 
 
 class Bell(Protocol):
@@ -175,8 +178,16 @@ class Session:
                 f"cannot append {type(data).__name__} from inside an observer of an append; "
                 "do it after the append returned"
             )
-        time_ms = max(self.now_ms(), self.place.last_time_ms)
-        event = Event(self.place.next_seq, time_ms, data, surface_op, sources, ignorable)
+        place = self.place
+        made = _OpenEvent()  # the constructor would be a tenth of a chunk's append
+        made.seq = place.next_seq
+        made.time_ms = max(self.now_ms(), place.last_time_ms)
+        made.data = data
+        made.surface_op = surface_op
+        made.sources = sources
+        made.ignorable = ignorable
+        made.__class__ = Event
+        event: Event = made
         self._take(event, self.sink)
         self._publish(event)
         return event
@@ -198,18 +209,24 @@ class Session:
 
     def _take(self, event: Event, sink: Callable[[Event], None]) -> None:
         """Judge, hand to the store's buffer, fold. A refusal anywhere changes nothing."""
-        self.place.judge(event)
-        if event.surface_op is not None or event.sources or type(event.data) in _SURFACE:
+        place, kind = self.place, type(event.data)
+        place.judge(event)
+        if event.surface_op is not None or event.sources or kind in _SURFACE:
             self.surface.judge(event)
-        self.pending.judge(event)
+        if kind is InboxSpliced:
+            self.pending.judge(event)
         sink(event)
-        self.place.move(event)
-        self.surface.move(event)
-        self.folds.move(event)
-        self.pending.move(event, self.place.open_turn is not None)
-        self.compaction.move(event)
+        place.move(event)
+        if event.surface_op is not None:
+            self.surface.move(event)
+        if kind in FOLDED:
+            self.folds.move(event)
+        if kind in SPLICED or self.pending.claiming:
+            self.pending.move(event, place.open_turn is not None)
+        if kind in COMPACTED:
+            self.compaction.move(event)
         self.held.tail.append(event)
-        if self.place.unsettled != self._open_attempt:
+        if place.unsettled != self._open_attempt:
             self._attempt_moved()
 
     def _attempt_moved(self) -> None:
@@ -230,6 +247,9 @@ class Session:
         self.bell.ring()
 
     def _publish(self, event: Event) -> None:
+        if not self.observers and not self._deferred:
+            self.bell.ring()
+            return
         struck: BaseException | None = None
         if self.observers:
             self._publishing = True

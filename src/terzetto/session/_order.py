@@ -8,7 +8,7 @@ tool calls quadratic.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from attrs import define, field, frozen
 
@@ -47,10 +47,6 @@ from ..vocabulary import (
     is_complete,
 )
 from ._attempt import Attempt
-
-Where: TypeAlias = Literal[
-    "anywhere", "between turns", "in a turn", "in a step", "before the answer"
-]
 
 
 @define(eq=False)
@@ -104,9 +100,9 @@ class Place:
         if event.seq != self.next_seq:
             raise IllegalEvent(event.seq, f"seq {event.seq}", f"seq {self.next_seq}")
         rule = RULES[type(event.data)]
-        if isinstance(event.surface_op, Replace) and type(event.data) is not SystemMessageEvent:
+        if type(event.surface_op) is Replace and type(event.data) is not SystemMessageEvent:
             return  # a replacement adds no step of its own; the surface judges it
-        problem = self._where(rule.where) or (rule.check(self, event) if rule.check else None)
+        problem = rule.where(self) or (rule.check(self, event) if rule.check else None)
         if problem:
             raise IllegalEvent(event.seq, describe(event.data), problem)
 
@@ -114,10 +110,11 @@ class Place:
         """Take *event*, which `judge` let pass."""
         self.next_seq = event.seq + 1
         self.last_time_ms = event.time_ms
-        self.seeded = isinstance(event.data, EndSeed)
-        rule = RULES[type(event.data)]
-        if rule.move and not isinstance(event.surface_op, Replace):
-            rule.move(self, event)
+        kind = type(event.data)
+        self.seeded = kind is EndSeed
+        move = RULES[kind].move
+        if move is not None and type(event.surface_op) is not Replace:
+            move(self, event)
 
     def settle(self, seq: int | None = None) -> None:
         """The attempt in progress is over; *seq* is the event that ended it without answer."""
@@ -126,26 +123,8 @@ class Place:
                 self.unanswered.append((seq, usage))
             self.attempt = Attempt()
 
-    def _where(self, where: Where) -> str | None:
-        """What is expected instead, or None when the place is right."""
-        match where:
-            case "anywhere":
-                return None
-            case "between turns":
-                return None if self.open_turn is None else f"the end of turn {self.open_turn}"
-            case "in a turn":
-                if self.open_turn is None:
-                    return "an open turn"
-                return None if self.open_step is None else f"the end of step {self.open_step}"
-            case "in a step":
-                return None if self.open_step is not None else "an open step"
-            case "before the answer":
-                if self.open_step is None:
-                    return "an open step"
-                return "nothing of a request: the step is answered" if self.answered else None
-
     def _here(self, turn: int, step: int) -> str | None:
-        if (turn, step) == (self.open_turn, self.open_step):
+        if step == self.open_step and turn == self.open_turn:
             return None
         return f"turn {self.open_turn}, step {self.open_step}"
 
@@ -171,6 +150,33 @@ def result_call_id(data: ToolResultEvent) -> CallId | None:
         if isinstance(block, ToolResultBlock):
             return block.tool_call_id
     return None
+
+
+# --- where an event may come: what is expected instead, or None -----------------------
+
+
+def _anywhere(place: Place) -> str | None:
+    return None
+
+
+def _between_turns(place: Place) -> str | None:
+    return None if place.open_turn is None else f"the end of turn {place.open_turn}"
+
+
+def _in_a_turn(place: Place) -> str | None:
+    if place.open_turn is None:
+        return "an open turn"
+    return None if place.open_step is None else f"the end of step {place.open_step}"
+
+
+def _in_a_step(place: Place) -> str | None:
+    return None if place.open_step is not None else "an open step"
+
+
+def _before_the_answer(place: Place) -> str | None:
+    if place.open_step is None:
+        return "an open step"
+    return "nothing of a request: the step is answered" if place.answered else None
 
 
 # --- checks: what else is expected, or None ------------------------------------------
@@ -206,15 +212,16 @@ def _check_step_end(place: Place, event: Event) -> str | None:
 
 def _check_coordinates(place: Place, event: Event) -> str | None:
     data = event.data
-    assert isinstance(
-        data,
-        SystemMessageEvent
-        | DeveloperMessageEvent
-        | AssistantChunk
-        | AssistantMessageEvent
-        | LlmRetry
-        | LlmRetryStarted,
-    )
+    if TYPE_CHECKING:  # the table says so; this runs for every chunk
+        assert isinstance(
+            data,
+            SystemMessageEvent
+            | DeveloperMessageEvent
+            | AssistantChunk
+            | AssistantMessageEvent
+            | LlmRetry
+            | LlmRetryStarted,
+        )
     return place._here(data.turn, data.step)
 
 
@@ -282,12 +289,13 @@ def _step_end(place: Place, event: Event) -> None:
 def _chunk(place: Place, event: Event) -> None:
     assert isinstance(event.data, AssistantChunk)
     chunk = event.data.chunk
-    if not place.attempt:
+    attempt = place.attempt
+    if attempt.first < 0:
         place.unsettled = event.seq
-    if isinstance(chunk, Finish) and not is_complete(chunk.reason):
+    if type(chunk) is Finish and not is_complete(chunk.reason):
         place.settle(event.seq)
     else:
-        place.attempt.take(event.seq, chunk)
+        attempt.take(event.seq, chunk)
 
 
 def _message(place: Place, event: Event) -> None:
@@ -309,6 +317,7 @@ def _result(place: Place, event: Event) -> None:
     place._recorded = max(place._recorded, place._settled)
 
 
+Where: TypeAlias = Callable[[Place], str | None]
 Check: TypeAlias = Callable[[Place, Event], str | None]
 Move: TypeAlias = Callable[[Place, Event], None]
 
@@ -323,26 +332,26 @@ class Rule:
 
 
 RULES: Final[dict[type, Rule]] = {
-    TurnStart: Rule("between turns", _check_turn_start, _turn_start),
-    TurnEnd: Rule("in a turn", _check_turn_end, _turn_end),
-    StepStart: Rule("in a turn", _check_step_start, _step_start),
-    StepEnd: Rule("in a step", _check_step_end, _step_end),
-    SystemMessageEvent: Rule("before the answer", _check_request_part),
-    UserMessageEvent: Rule("before the answer", _check_unstarted),
-    DeveloperMessageEvent: Rule("before the answer", _check_request_part),
-    RequestHeaderEvent: Rule("before the answer", _check_unstarted),
-    RequestContextEvent: Rule("before the answer", _check_unstarted),
-    AssistantChunk: Rule("before the answer", _check_coordinates, _chunk),
-    AssistantMessageEvent: Rule("before the answer", _check_coordinates, _message),
-    LlmRetry: Rule("before the answer", _check_coordinates),
-    LlmRetryStarted: Rule("before the answer", _check_coordinates),
-    ToolCallEvent: Rule("in a step", _check_call, _call),
-    ToolResultEvent: Rule("in a step", _check_result, _result),
-    EndSeed: Rule("between turns"),
-    InboxSpliced: Rule("anywhere"),
-    ModelSelected: Rule("anywhere"),
-    CompactionStart: Rule("anywhere"),
-    CompactionSummary: Rule("anywhere"),
-    CompactionEnd: Rule("anywhere"),
-    Extension: Rule("anywhere"),
+    TurnStart: Rule(_between_turns, _check_turn_start, _turn_start),
+    TurnEnd: Rule(_in_a_turn, _check_turn_end, _turn_end),
+    StepStart: Rule(_in_a_turn, _check_step_start, _step_start),
+    StepEnd: Rule(_in_a_step, _check_step_end, _step_end),
+    SystemMessageEvent: Rule(_before_the_answer, _check_request_part),
+    UserMessageEvent: Rule(_before_the_answer, _check_unstarted),
+    DeveloperMessageEvent: Rule(_before_the_answer, _check_request_part),
+    RequestHeaderEvent: Rule(_before_the_answer, _check_unstarted),
+    RequestContextEvent: Rule(_before_the_answer, _check_unstarted),
+    AssistantChunk: Rule(_before_the_answer, _check_coordinates, _chunk),
+    AssistantMessageEvent: Rule(_before_the_answer, _check_coordinates, _message),
+    LlmRetry: Rule(_before_the_answer, _check_coordinates),
+    LlmRetryStarted: Rule(_before_the_answer, _check_coordinates),
+    ToolCallEvent: Rule(_in_a_step, _check_call, _call),
+    ToolResultEvent: Rule(_in_a_step, _check_result, _result),
+    EndSeed: Rule(_between_turns),
+    InboxSpliced: Rule(_anywhere),
+    ModelSelected: Rule(_anywhere),
+    CompactionStart: Rule(_anywhere),
+    CompactionSummary: Rule(_anywhere),
+    CompactionEnd: Rule(_anywhere),
+    Extension: Rule(_anywhere),
 }

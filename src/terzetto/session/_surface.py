@@ -193,6 +193,10 @@ def _identity(data: ToolResultEvent) -> tuple[object, ...]:
     return (data.turn, data.step, data.message.id, data.message.source, data.error, flags)
 
 
+FOLDED = frozenset({RequestHeaderEvent, RequestContextEvent, ModelSelected})
+"""The events that move `Folds`."""
+
+
 @define(eq=False)
 class Folds:
     """The latest header, context and model selection; every tool ever declared."""

@@ -141,7 +141,12 @@ from ._request import (
     ToolHistory as ToolHistory,
     ToolSchema as ToolSchema,
 )
-from ._seqs import Seqs as Seqs, Sources as Sources, cited as cited, of_runs as of_runs
+from ._seqs import (
+    Seqs as Seqs,
+    Sources as Sources,
+    cited as cited,
+    of_runs as of_runs,
+)
 from ._stream import (
     AbortedFinish as AbortedFinish,
     Assembled as Assembled,

@@ -23,10 +23,6 @@ class Seqs(Sequence[int]):
         self._runs = tuple(runs)
         self._length = sum(map(len, self._runs))
 
-    def bounds(self) -> tuple[int, int]:
-        """The least and the greatest of them."""
-        return min(run[0] for run in self._runs), max(run[-1] for run in self._runs)
-
     def __len__(self) -> int:
         return self._length
 
