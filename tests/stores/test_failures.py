@@ -186,10 +186,8 @@ async def test_nothing_begins_where_nothing_can_be_stored(
             pass
 
 
-@pytest.mark.parametrize("kind", ["sqlite"])
-async def test_a_folder_that_is_moved_away_and_back(kind: str, tmp_path: Path) -> None:
+async def test_a_folder_that_is_moved_away_and_back(store: Store, tmp_path: Path) -> None:
     """BC-47: what is written where nobody can find it does not count."""
-    store = made_in(tmp_path / "in", kind)
     async with engine_on(ScriptedModel(["one", "two"]), store=store) as engine:
         async with engine.open_agent(**ROUTE, session_id="a") as agent:
             await agent.ask("go")
@@ -204,6 +202,25 @@ async def test_a_folder_that_is_moved_away_and_back(kind: str, tmp_path: Path) -
             assert (await agent.ask("go on")).text == "two"
             assert agent.health is None
             check(agent.session)
+    assert (await store.read("a"))[1] == list(agent.session.events)
+
+
+async def test_a_log_that_another_took_the_place_of(tmp_path: Path) -> None:
+    """BC-47: neither is written to, and the session goes on when its own log is back."""
+    store, log = made_in(tmp_path, "jsonl"), tmp_path / "a.jsonl"
+    async with engine_on(ScriptedModel(["one", "two"]), store=store) as engine:
+        async with engine.open_agent(**ROUTE, session_id="a") as agent:
+            await agent.ask("go")
+            log.rename(tmp_path / "mine")
+            log.write_bytes(b"not yours\n")
+            before = (tmp_path / "mine").read_bytes()
+            with pytest.raises(TurnFailed) as caught:
+                await agent.ask("and now?")
+            assert "somebody has removed or moved the log" in caught.value.failure.message
+            assert log.read_bytes() == b"not yours\n"
+            assert (tmp_path / "mine").read_bytes() == before
+            (tmp_path / "mine").rename(log)
+            assert (await agent.ask("go on")).text == "two"
     assert (await store.read("a"))[1] == list(agent.session.events)
 
 

@@ -77,7 +77,13 @@ class JsonlHandle(FileHandle):
             events = self._buffer.pending()
             # Uncancellable once the thread runs; no checkpoint between its end and the books.
             length, places = await trio.to_thread.run_sync(
-                write_events, self._fd, self._length, events, self.header.id, limiter=self._limiter
+                write_events,
+                self._fd,
+                self._path,
+                self._length,
+                events,
+                self.header.id,
+                limiter=self._limiter,
             )
             self._settle(len(events), length, places)
 

@@ -295,7 +295,7 @@ def _first_of(fd: int, size: int, session_id: str) -> First:
 
 
 def write_events(
-    fd: int, length: int, events: Sequence[Event], session_id: str
+    fd: int, path: Path, length: int, events: Sequence[Event], session_id: str
 ) -> tuple[int, list[Place]]:
     """Append *events* after byte *length* and make them durable; the new length, and where
     some of them are.
@@ -308,10 +308,9 @@ def write_events(
     except InvalidValue as error:
         raise StoreError(f"session {session_id!r}: {error}") from error
     with failing(session_id, "writing"):
-        state = os.fstat(fd)
-        if not state.st_nlink:  # writing would succeed, and nobody could ever read it
-            raise StoreError(f"session {session_id!r}: somebody has removed the log")
-        if (size := state.st_size) < length:
+        if not still_there(fd, path):  # writing would succeed, and nobody would find it
+            raise StoreError(f"session {session_id!r}: somebody has removed or moved the log")
+        if (size := os.fstat(fd).st_size) < length:
             raise _shorter(session_id, length, size)
         if size > length:
             os.ftruncate(fd, length)
