@@ -32,6 +32,7 @@ FLOORS = {
     "agent": 3,
     "extras": 4,
     "engine": 5,
+    "_leaving": 5,
     "timeline": 5,
     "cli": 5,
     "commands": 5,

@@ -16,6 +16,7 @@ from typing import Literal
 import trio
 from attrs import define, field
 
+from ._leaving import both, close_adapters, dispose, leave_agent, leave_engine
 from .agent import (
     Agent,
     AgentHandle,
@@ -29,6 +30,8 @@ from .agent import (
     Settings,
     Setup,
     TrioBell,
+    Writer,
+    checked_window,
     sum_of,
 )
 from .hooks import await_listener, call_listener
@@ -45,18 +48,14 @@ from .tools import (
     unprotected_frames,
 )
 from .vocabulary import (
-    AgentCrashed,
-    DisposedCause,
+    Durability,
     Event,
     InvalidValue,
     MessageId,
-    ParentCause,
     SessionId,
     SessionNotFound,
-    StoreError,
-    chain_text,
+    checked_durability,
     new_message_id,
-    single,
     without,
 )
 
@@ -102,14 +101,15 @@ class Engine:
         seed: Sequence[Event] = (),
         parent: Agent | None = None,
         meta: Mapping[str, object] | None = None,
+        durability: Durability | None = None,
         setup: Setup | None = None,
     ) -> AsyncIterator[Agent]:
         """An agent for the length of the block: fresh, with ``resume=id`` a stored one, or
         with ``fork=`` on a copy of another's past.
 
         With ``if_stored="resume"`` the session *session_id* is resumed if it is stored, and
-        else made; *seed*, *fork*, *cwd* and *meta* are for a fresh one. One that is stored
-        and cannot be loaded is an error, never made anew.
+        else made; *seed*, *fork*, *cwd*, *meta* and *durability* are for a fresh one. One that
+        is stored and cannot be loaded is an error, never made anew.
 
         Leaving disposes: a running turn is aborted; ``await agent.wait_idle()`` first to
         let it finish. Left by `trio.Cancelled` or KeyboardInterrupt, pending input is kept
@@ -142,6 +142,7 @@ class Engine:
                     session_id=session_id,
                     parent=parent,
                     meta=meta,
+                    durability=durability,
                     setup=setup,
                 )
             return await self.agents.create(
@@ -156,6 +157,7 @@ class Engine:
                 seed=seed,
                 parent=parent,
                 meta=meta,
+                durability=durability,
                 setup=setup,
             )
 
@@ -180,10 +182,10 @@ class Engine:
             )
 
         if resume is not None:
-            if seed or any(given is not None for given in (session_id, cwd, meta, fork)):
+            if seed or any(g is not None for g in (session_id, cwd, meta, durability, fork)):
                 raise InvalidValue(
-                    "resume= names a stored session; session_id, seed, fork, cwd and meta are for "
-                    "fresh ones"
+                    "resume= names a stored session, which keeps what it was made with; "
+                    "session_id, seed, fork, cwd, meta and durability are for fresh ones"
                 )
             handle = await stored(resume)
         elif if_stored == "resume" and session_id is not None and self.agents.store is not None:
@@ -204,8 +206,8 @@ class Engine:
                 yield handle.agent
             except BaseException as error:  # kept, and raised as itself after teardown
                 body = error
-        await _dispose(handle, body)
-        _leave_agent(handle.agent, body)
+        await dispose(handle, body)
+        leave_agent(handle.agent, body)
 
     def statistics(self) -> EngineStatistics:
         """What the engine is doing at this moment, and which tool calls are overdue.
@@ -237,6 +239,8 @@ async def open_engine(
     spill: Spill | None = None,
     max_parallel_tool_calls: int = 10,
     shutdown_timeout: float = 5.0,
+    durability: Durability = "step",
+    write_window: float = 0.25,
     now_ms: Callable[[], int] = wall_clock_ms,
     new_id: Callable[[], MessageId] = new_message_id,
 ) -> AsyncIterator[Engine]:
@@ -256,6 +260,10 @@ async def open_engine(
             With a spill, hooks and ``finalize`` see results whole; without, already cut.
         max_parallel_tool_calls: Most bodies of one batch at once (live in ``settings``).
         shutdown_timeout: Seconds that closing a store or an adapter may take.
+        durability: When agents wait for the store (`Durability`); for sessions that are made
+            without a level of their own. Those that are stored keep theirs.
+        write_window: Seconds after which the store is given what nobody waits for, counted
+            from the first such event of any agent; with 0 at once.
         now_ms: The clock of the log, in milliseconds since the epoch.
         new_id: The source of message ids.
 
@@ -267,6 +275,7 @@ async def open_engine(
     if not shutdown_timeout > 0:
         raise InvalidValue(f"shutdown_timeout: expected seconds above 0, got {shutdown_timeout!r}")
     _give_interrupts_back()
+    level, writer = checked_durability(durability), Writer(checked_window(write_window))
     settings = Settings(max_parallel_tool_calls)
     runtime = ModelRuntime()
     scope = AgentScope("the engine")
@@ -288,6 +297,8 @@ async def open_engine(
         new_id=new_id,
         make_bell=TrioBell,
         report_unsaved=report_unsaved,
+        writer=writer,
+        durability=level,
     )
     given = list(adapters)
     try:
@@ -299,91 +310,34 @@ async def open_engine(
             scope.add_tool(tool)
         agents.register_driver(driver or LoopDriver())
     except BaseException:  # they were handed over, whether or not the engine opens
-        await _close_adapters(given, shutdown_timeout)
+        await close_adapters(given, shutdown_timeout)
         raise
     engine = Engine(agents, scope, settings, unsaved)
 
     body: BaseException | None = None
     ours: BaseException | None = None
     try:
-        async with trio.open_nursery() as nursery:
-            agents.nursery = nursery
+        async with trio.open_nursery() as outer:
+            if store is not None:
+                outer.start_soon(writer.run, name="terzetto writes behind")
             try:
-                yield engine
-            except BaseException as error:  # kept, and raised as itself after teardown
-                body = error
-            agents.nursery = None
-            nursery.cancel_scope.cancel(reason="the engine's block was left")
-            await agents.cancel_creations()
-    except BaseException as error:  # agents end with outcomes; what leaves here is the host's
-        ours = error
+                async with trio.open_nursery() as nursery:
+                    agents.nursery = nursery
+                    try:
+                        yield engine
+                    except BaseException as error:  # kept, and raised as itself after teardown
+                        body = error
+                    agents.nursery = None
+                    nursery.cancel_scope.cancel(reason="the engine's block was left")
+                    await agents.cancel_creations()
+            except BaseException as error:  # agents end with outcomes; what leaves is the host's
+                ours = error
+            writer.stop()  # nobody is left who could be behind
+    except BaseException as error:  # what a listener stopped the program with, told by the writer
+        ours = error if without(ours, trio.Cancelled) is None else both(ours, error)
     scope.close()
-    await _close_adapters(runtime.adapters(), shutdown_timeout)
-    _leave_engine(body, ours, unsaved)
-
-
-async def _close_adapters(adapters: Iterable[Adapter], seconds: float) -> None:
-    for adapter in adapters:
-        try:
-            with trio.move_on_after(seconds, shield=True):
-                await adapter.aclose()
-        except Exception as error:  # an adapter: somebody else's code
-            logger.warning(
-                "closing the adapter of %s failed: %s", adapter.provider, chain_text(error)
-            )
-
-
-async def _dispose(handle: AgentHandle, body: BaseException | None) -> None:
-    # A tool of the parent holds a child in a block: cut with its turn, the child says so.
-    stopped = _host_stops(body)
-    cut_with_parent = stopped and handle.agent.parent is not None
-    cause = ParentCause() if cut_with_parent else DisposedCause()
-    handle._life.begin_disposal(cause, keep_inbox=stopped)
-    with trio.CancelScope(shield=True):
-        await handle._life.done.wait()
-
-
-def _leave_agent(agent: Agent, body: BaseException | None) -> None:
-    """Raise what the block raised, as itself; a crash beside it makes a group."""
-    if agent._crash is not None:
-        crashed = AgentCrashed(f"the driver of {agent.id!r} failed")
-        crashed.__cause__ = agent._crash
-        if without(body, trio.Cancelled) is None:
-            raise crashed
-        assert body is not None
-        raise BaseExceptionGroup("an agent crashed and its block failed", [body, crashed])
-    if body is not None:
-        raise body
-
-
-def _leave_engine(
-    body: BaseException | None, ours: BaseException | None, unsaved: dict[str, str]
-) -> None:
-    """Raise what is to be raised: one exception as itself, several as a group."""
-    failures: list[BaseException] = []
-    if body is not None and without(body, trio.Cancelled) is not None:
-        failures.append(body)  # the very object, whatever it is
-    own = without(ours, trio.Cancelled)
-    if own is not None and not (failures and body and single(own) is single(body)):
-        failures.append(single(own))
-    if unsaved and not _host_stops(body) and not _host_stops(ours):
-        names = ", ".join(f"{name} ({reason})" for name, reason in unsaved.items())
-        failures.append(StoreError(f"not saved: {names}"))
-    stops = [failure for failure in failures if isinstance(failure, KeyboardInterrupt)]
-    failures = [f for f in failures if f not in stops[1:]]  # a second Ctrl-C says no more
-    if len(failures) > 1:
-        raise BaseExceptionGroup("several things failed while an engine was left", failures)
-    if failures:
-        raise failures[0]
-    if stopping := body or ours:
-        raise stopping
-
-
-def _host_stops(error: BaseException | None) -> bool:
-    """Whether *error* is a cancellation or a KeyboardInterrupt, alone or in a group."""
-    if isinstance(error, BaseExceptionGroup):
-        return error.subgroup((trio.Cancelled, KeyboardInterrupt)) is not None
-    return isinstance(error, (trio.Cancelled, KeyboardInterrupt))
+    await close_adapters(runtime.adapters(), shutdown_timeout)
+    leave_engine(body, ours, unsaved)
 
 
 def _give_interrupts_back() -> None:

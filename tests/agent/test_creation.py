@@ -499,8 +499,8 @@ def test_a_failure_at_every_stage_rolls_everything_back(stage: str, resumed: boo
     @played
     async def run() -> None:
         store = Faults()
-        before = tasks()
         async with engine_on(talking(), store=store) as engine:
+            before = tasks()
             if resumed:
                 async with engine.open_agent(**ROUTE, session_id="a") as agent:
                     await agent.ask("first")
@@ -597,7 +597,6 @@ def test_a_creation_cancelled_at_every_checkpoint_leaves_nothing(at: int, slow: 
     @played
     async def run() -> None:
         store = Faults()
-        before = tasks()
         if slow:
 
             async def wait() -> None:
@@ -606,6 +605,7 @@ def test_a_creation_cancelled_at_every_checkpoint_leaves_nothing(at: int, slow: 
 
             store.at.update(create=wait, created=wait, close=wait)
         async with engine_on(talking(), store=store) as engine:
+            before = tasks()
             heard = announced(engine)
 
             async def setup(agent: Agent) -> None:

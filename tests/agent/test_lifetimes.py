@@ -902,8 +902,8 @@ def test_a_parent_that_goes_at_any_step_of_a_childs_creation(at: int, slow: bool
 
             store.at.update(close=wait, closed=wait)
         heard: list[str] = []
-        before = tasks()
         async with engine_on(talking(), store=store) as engine:
+            before = tasks()
             hooks = engine.scope.hooks
 
             async def created(view: Any) -> None:
@@ -1244,7 +1244,7 @@ def test_many_agents_share_one_bound(caplog: pytest.LogCaptureFixture) -> None:
 
     async def run() -> None:
         store = Faults()
-        store.at["close"] = trio.sleep_forever
+        store.at["close"] = store.at["flush"] = trio.sleep_forever
         start = trio.current_time()
         with pytest.raises(StoreError):
             async with engine_on(talking(), store=store, shutdown_timeout=3) as engine:

@@ -45,6 +45,9 @@ ENDINGS = {
     "doors": [],
     "held": ["Completed", "Aborted"],
     "unsaved": [],
+    "lazy": ["Completed"] * 2,
+    "each": ["Completed"] * 2,
+    "behind": ["Completed"],
 }
 """How the turns of the first session end when nobody strikes."""
 
@@ -65,6 +68,9 @@ RESULTS = {
     "disposed": {"ok": 1},
     "slow disk": {"ok": 2},
     "everything": {"ok": 4, "error": 1, "UNKNOWN_TOOL": 1},
+    "lazy": {"ok": 3},
+    "each": {"ok": 3},
+    "behind": {"ok": 2},
 }
 """How its tool calls end; absent: it makes none."""
 

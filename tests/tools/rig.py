@@ -90,7 +90,7 @@ class Timeline:
 @define(eq=False)
 class FakeLog:
     """A `BatchLog` in memory. *flush_seconds*: how long each takes. *fails_at*: the flush,
-    counted from 1, that raises *failure*."""
+    counted from 1, that raises *failure*. *behind*: every result is waited for."""
 
     timeline: Timeline
     flush_seconds: float = 0
@@ -98,6 +98,7 @@ class FakeLog:
     failure: BaseException | None = None
     outcomes: dict[str, ToolOutcome] = field(factory=dict)
     flushes: int = 0
+    behind: bool = False
     _seqs: dict[int, ToolCallBlock] = field(factory=dict)
 
     def call(self, call: ToolCallBlock) -> int:
@@ -112,8 +113,8 @@ class FakeLog:
         assert call.id not in self.outcomes, f"{call.id} has two results"
         self.outcomes[call.id] = outcome
 
-    def must_flush(self) -> bool:
-        return True
+    def must_flush(self, read_only: bool = False) -> bool:
+        return not read_only
 
     async def flush(self) -> None:
         self.flushes += 1
@@ -125,6 +126,12 @@ class FakeLog:
             self.timeline.add("flush!")
             raise self.failure
         self.timeline.add("flush<")
+
+    def must_catch_up(self) -> bool:
+        return self.behind
+
+    async def catch_up(self) -> None:
+        await self.flush()
 
 
 # --- a pipeline --------------------------------------------------------------------------

@@ -40,3 +40,4 @@ from ._statistics import (
 )
 from ._turn import Turn as Turn, TurnFailed as TurnFailed
 from ._waiting import TrioBell as TrioBell
+from ._writer import Writer as Writer, checked_window as checked_window

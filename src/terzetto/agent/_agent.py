@@ -12,8 +12,6 @@ from attrs import define, field
 from ..llm import ModelRuntime
 from ..session import AgentStatus, Inbox, Messages, Session
 from ..vocabulary import (
-    ActivityCancelled,
-    AgentBusy,
     AgentCrashed,
     AgentDisposed,
     CancelCause,
@@ -32,11 +30,11 @@ from ..vocabulary import (
     WouldDeadlock,
     WrongThread,
 )
-from ._activity import Activity
 from ._answers import Answer, Expectation
 from ._bound import Bound
 from ._completion import complete
-from ._initiator import agent_being_created, current_agent, inside_job, is_inside_job
+from ._initiator import agent_being_created, current_agent, is_inside_job
+from ._maintenance import maintain
 from ._model import AgentModel
 from ._run_state import RunState
 from ._saving import Saving
@@ -94,7 +92,8 @@ class Agent:
         is well.
 
         What is in memory is intact, ``session.durable_seq`` says how much of it is stored,
-        and no request is sent and no tool starts until a flush succeeds.
+        and no request is sent and no tool starts until a flush succeeds, at any level of
+        durability.
         """
         return self._saving.trouble
 
@@ -295,6 +294,18 @@ class Agent:
         await state.wait_moment(lambda: state.status == status or state.gone)
         self._check_crash()
 
+    async def flush(self) -> None:
+        """Return once everything recorded so far is durable, at any level of durability.
+
+        A barrier for a program that tells others: what was read from the log before this call
+        is not lost by a crash after it. Raises `StoreError`; `health` says so, too, until a
+        flush succeeds. Without a store there is nothing to wait for. Cancellation: a write
+        that has begun is finished first.
+        """
+        self._check_thread()
+        await trio.lowlevel.checkpoint()
+        await self._saving.flush()
+
     async def run_maintenance(self, fn: Callable[[*Ts], Awaitable[T]], *args: *Ts) -> T:
         """Run one job that is no turn, from true idle, in the caller's task.
 
@@ -305,20 +316,7 @@ class Agent:
         """
         self._check_thread()
         self._check_alive()
-        await trio.lowlevel.checkpoint()
-        state = self._state
-        if not state.quiescent or state.held or state.closing:
-            raise AgentBusy(f"maintenance needs an idle agent; {self.id!r} is busy")
-        activity = state.activity = Activity("maintenance")
-        result: list[T] = []
-        try:
-            with activity.scope, inside_job(activity):
-                result.append(await fn(*args))
-        finally:
-            state.finish_maintenance(activity)
-        if not result:
-            raise ActivityCancelled(f"maintenance of {self.id!r} was cancelled")
-        return result[0]
+        return await maintain(self._state, self.id, fn, *args)
 
     async def complete(
         self,

@@ -19,6 +19,7 @@ from ..stores import Store, WriteHandle
 from ..tools import Tool
 from ..vocabulary import (
     AgentDisposed,
+    Durability,
     Event,
     ForkError,
     InvalidValue,
@@ -28,25 +29,21 @@ from ..vocabulary import (
     SessionId,
     SessionNotFound,
     UsageError,
+    checked_durability,
     freeze_object,
 )
 from ._agent import Agent
-from ._beginning import check_whole, forked, initial_selection, restored, seeded
-from ._bound import Bound
-from ._driver import Driven
+from ._beginning import check_whole, forked, restored, seeded
+from ._building import Workshop
 from ._hooks import SessionStarted, SessionStartSource
 from ._initiator import being_created
 from ._lifetime import AgentHandle, Lifetime
-from ._model import AgentModel
 from ._options import Options, Setup, absolute, checked_options
 from ._registry import AgentRegistry
-from ._request import RequestBuilder
-from ._run_state import RunState
-from ._saving import NoStore, Saving, WritePath
 from ._scope import AgentScope
 from ._services import Services
-from ._step import StepRunner
 from ._waiting import Acquisition, TrioBell
+from ._writer import Writer
 
 
 @define(eq=False)
@@ -61,11 +58,24 @@ class Agents(AgentRegistry):
     new_id: Callable[[], MessageId] = field(kw_only=True)
     make_bell: Callable[[], TrioBell] = field(kw_only=True)
     report_unsaved: Callable[[SessionId, str], None] = field(kw_only=True)
+    writer: Writer = field(kw_only=True)
+    durability: Durability = field(default="step", kw_only=True)
     nursery: trio.Nursery | None = field(default=None, kw_only=True)
     _acquiring: dict[SessionId, Acquisition[tuple[Session, WriteHandle | None]]] = field(
         factory=dict, init=False
     )
     _creations: dict[trio.CancelScope, trio.Event] = field(factory=dict, init=False)
+    _workshop: Workshop = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._workshop = Workshop(
+            registry=self,
+            services=self.services,
+            scope=self.scope,
+            writer=self.writer,
+            shutdown_timeout=self.shutdown_timeout,
+            report_unsaved=self.report_unsaved,
+        )
 
     async def create(
         self,
@@ -81,6 +91,7 @@ class Agents(AgentRegistry):
         seed: Sequence[Event] = (),
         parent: Agent | None = None,
         meta: Mapping[str, object] | None = None,
+        durability: Durability | None = None,
         setup: Setup | None = None,
     ) -> AgentHandle:
         """Make an agent on a fresh session; it runs when this returns.
@@ -95,6 +106,8 @@ class Agents(AgentRegistry):
             seed: Events of another session to start from; its pending input stays behind.
             parent: The agent that owns this one; it ends with its parent.
             meta: JSON stored with the session.
+            durability: When the agent waits for its store (`Durability`); the engine's when
+                absent. Stored with the session, and what every resume of it keeps to.
             setup: Composes the agent before anyone sees it.
 
         Raises `AgentExists`, `InvalidValue`, `StoreError`, and whatever *setup* and
@@ -108,6 +121,7 @@ class Agents(AgentRegistry):
             created_ms=self.now_ms(),
             cwd=absolute(cwd),
             seed_length=len(seed),
+            durability=self._level(durability),
             meta=freeze_object(meta or {}),
         )
 
@@ -132,7 +146,8 @@ class Agents(AgentRegistry):
     ) -> AgentHandle:
         """Rebuild an agent on a stored session; it starts nothing by itself.
 
-        A log that crashed inside a turn is closed first, as an ordinary batch. The route
+        A log that crashed inside a turn is closed first, as an ordinary batch. Its
+        durability is the one it was made with, for recovery reads it by that. The route
         is the one the session recorded; *provider* and *model* serve a session without
         any. Pending input is kept. Raises `SessionNotFound`, `SessionLocked`,
         `CorruptLog`, and everything `create` raises.
@@ -171,6 +186,7 @@ class Agents(AgentRegistry):
         session_id: str | None = None,
         parent: Agent | None = None,
         meta: Mapping[str, object] | None = None,
+        durability: Durability | None = None,
         setup: Setup | None = None,
     ) -> AgentHandle:
         """Make an agent on a copy of a session's past; the source only is read.
@@ -184,7 +200,7 @@ class Agents(AgentRegistry):
                 an open turn what was before that turn.
             provider: With *model*, a route for what follows, recorded as a choice. Without
                 both, the source's.
-            cwd: Like *meta*, the source's when absent.
+            cwd: Like *meta* and *durability*, the source's when absent.
 
         The others are those of `create`. As on `resume`, what the log does not hold is to be
         given again: with the same *system*, *tools* and *setup*, the first request is what
@@ -199,11 +215,18 @@ class Agents(AgentRegistry):
         and everything `create` raises. Cancellation: as `create`.
         """
         options = checked_options(provider, model, effort, system, tools, max_tokens, parent, setup)
+        level = None if durability is None else checked_durability(durability)
         origin, events, route = await self._source(source)
         seed = events[: fork_point(events, turn=turn, boundary=boundary)]
         agent_id = SessionId(session_id or fresh_id())
         header = fork_header(
-            origin, agent_id, self.now_ms(), len(seed), cwd=absolute(cwd), meta=meta
+            origin,
+            agent_id,
+            self.now_ms(),
+            len(seed),
+            cwd=absolute(cwd),
+            meta=meta,
+            durability=level,
         )
         if self.taken(agent_id):
             raise ForkError("SESSION_ALREADY_EXISTS", f"an agent with id {agent_id!r} is live")
@@ -284,8 +307,7 @@ class Agents(AgentRegistry):
         try:
             session, handle = await self._acquired(agent_id, acquire)
             acquired = True
-            path: WritePath = handle if handle is not None else NoStore()
-            life = self._build(session, path, options)
+            life = self._workshop.build(session, handle, options, self.driver())
             life.agent.scope.compose(options.system, options.tools)
             await trio.lowlevel.checkpoint_if_cancelled()
             self._owner(options.parent)
@@ -341,34 +363,11 @@ class Agents(AgentRegistry):
             raise AgentDisposed(f"parent {parent.id!r} is not running; it can own no agent")
         return parent._nursery
 
+    def _level(self, durability: Durability | None) -> Durability:
+        return self.durability if durability is None else checked_durability(durability)
+
     def _session(self, header: SessionHeader) -> Session:
         return Session(header, self.now_ms, self.new_id, self.make_bell())
-
-    def _build(self, session: Session, path: WritePath, options: Options) -> Lifetime:
-        """The agent and its scope around an acquired session. No await."""
-        scope = AgentScope(f"agent {session.id}", self.scope)
-        state = RunState(session, scope.hooks)
-        model = AgentModel(session, initial_selection(session, options.selection))
-        parent = options.parent
-        bound = parent._bound if parent is not None else Bound(self.shutdown_timeout)
-        saving, runtime = Saving(session, path), self.services.runtime
-        agent = Agent(session, scope, model, parent, state, bound, saving, runtime)
-        state.view = agent
-        requests = RequestBuilder(agent, session, scope, runtime, options.max_tokens)
-        steps = StepRunner(agent, session, state, scope, self.services, requests, saving.flush)
-        driven = Driven(
-            session, state, scope, model, requests, steps, saving.flush, parent is not None
-        )
-        return Lifetime(
-            agent,
-            driven,
-            self.driver(),
-            path,
-            self,
-            self.scope,
-            bound,
-            self.report_unsaved,
-        )
 
     async def _publish(self, life: Lifetime, options: Options, source: SessionStartSource) -> None:
         agent, hooks = life.agent, self.scope.hooks

@@ -15,7 +15,6 @@ from typing import Protocol
 import trio
 from attrs import define, evolve, field
 
-from ..llm import failure_of
 from ..session import Closing, Session, closers, is_snapshot
 from ..vocabulary import (
     Aborted,
@@ -35,7 +34,6 @@ from ..vocabulary import (
     TurnEnding,
     TurnStart,
     UserMessage,
-    error_code,
     texts,
 )
 from ._activity import Activity
@@ -51,9 +49,11 @@ from ._hooks import AgentErrorNotice, Enter, Reject, TurnStopping
 from ._model import AgentModel
 from ._request import RequestBuilder
 from ._run_state import RunState
+from ._saving import Saving
 from ._scope import AgentScope
-from ._step import FAIR_AFTER, Flush, StepRunner, note_hidden
+from ._step import FAIR_AFTER, StepRunner, note_hidden
 from ._turn import TurnFailed, summarize
+from ._ways_out import goes_on, turn_failure
 
 logger = logging.getLogger("terzetto")
 
@@ -68,8 +68,12 @@ class Driven:
     model: AgentModel
     requests: RequestBuilder
     steps: StepRunner
-    flush: Flush
+    saving: Saving
     has_parent: bool
+
+    async def flush(self) -> None:
+        """Return once the log is durable, if the session's level wants that waited for."""
+        await self.saving.barrier()
 
 
 class Driver(Protocol):
@@ -221,14 +225,14 @@ class _Loop:
     ) -> _Cut:
         """Why the turn ended: a cause given, the host, an exception, or by itself."""
         ours = activity.cause
-        if ours is None and (_goes_on(caught) or (stopped and caught is not None)):
+        if ours is None and (goes_on(caught) or (stopped and caught is not None)):
             ours = ParentCause() if self.agent.has_parent else DisposedCause()
         if ours is None and activity.fallback is not None:
             ours = activity.fallback
         if ours is not None:
             note_hidden(caught, self.session.id)
             cut = self._aborted(ours, discard=activity.discard_claimed)
-            cut.reraise = _goes_on(caught)
+            cut.reraise = goes_on(caught)
             return cut
         if caught is None:
             if outcome is not None:
@@ -320,7 +324,7 @@ class _Loop:
         """Steps until nothing is owed. Returns the natural ending."""
         state = self.state
         await trio.lowlevel.checkpoint_if_cancelled()
-        claimed = self._claim(turn, with_prompt=True)
+        claimed = await self._claim(turn, with_prompt=True)
         step, owes, hit_max_tokens = 0, False, False
         while True:
             await self._fair()
@@ -342,6 +346,7 @@ class _Loop:
                 owes = result.owes
                 # Cancelled by an observer of `step/end`: nothing more is claimed or asked.
                 await trio.lowlevel.checkpoint_if_cancelled()
+                await self._caught_up()
                 move = after_step(result, bool(state.inbox.next_step))
             elif state.steered and state.inbox.next_step:
                 move = "step"  # steering that came while the batch was emptied
@@ -352,12 +357,17 @@ class _Loop:
                 await trio.lowlevel.checkpoint_if_cancelled()
                 if not state.inbox.next_step and not state.owed.ask_again(state.inbox):
                     return natural_ending(hit_max_tokens)
-            claimed = self._claim(turn, with_prompt=False)
+            claimed = await self._claim(turn, with_prompt=False)
 
-    def _claim(self, turn: int, *, with_prompt: bool) -> tuple[UserMessage, ...]:
+    async def _claim(self, turn: int, *, with_prompt: bool) -> tuple[UserMessage, ...]:
         claimed = self.state.claim(turn, with_prompt=with_prompt)
         self._consumed.extend(message.id for message in claimed)
+        await self._caught_up()
         return claimed
+
+    async def _caught_up(self) -> None:
+        if self.agent.saving.must_catch_up:
+            await self.agent.saving.catch_up()
 
     def _selection(self) -> ModelSelection:
         selection = self.agent.model.current()
@@ -368,26 +378,3 @@ class _Loop:
                 texts.NO_ROUTE,
             )
         return selection
-
-
-def turn_failure(error: BaseException) -> Failure:
-    """What `turn/end` says of *error*: a provider's facts, else its chain of texts."""
-    failure = failure_of(error)
-    if failure.code != texts.UNKNOWN:
-        return failure
-    return Failure(
-        message=failure.message,
-        code=error_code(error),
-        status=failure.status,
-        provider_retry_after_ms=failure.provider_retry_after_ms,
-        request_id=failure.request_id,
-    )
-
-
-def _goes_on(error: BaseException | None) -> BaseException | None:
-    """What of *error* is the host's to see: a cancel from outside, or a KeyboardInterrupt."""
-    if isinstance(error, (trio.Cancelled, KeyboardInterrupt)):
-        return error
-    if isinstance(error, BaseExceptionGroup):
-        return error.subgroup((trio.Cancelled, KeyboardInterrupt))
-    return None

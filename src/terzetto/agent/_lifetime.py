@@ -32,7 +32,7 @@ from ._bound import Bound
 from ._driver import Driven, Driver
 from ._initiator import initiated_by
 from ._registry import AgentRegistry
-from ._saving import WritePath
+from ._saving import Saving
 from ._scope import AgentScope
 
 logger = logging.getLogger("terzetto")
@@ -45,7 +45,7 @@ class Lifetime:
     agent: Agent
     driven: Driven
     driver: Driver
-    path: WritePath
+    saving: Saving
     registry: AgentRegistry
     engine_scope: AgentScope
     bound: Bound
@@ -170,7 +170,7 @@ class Lifetime:
         bound = trio.CancelScope(shield=True, deadline=self.bound.deadline)
         try:
             with bound:
-                await self.path.close()
+                await self.saving.close()
         except Exception as error:  # a store: whatever it fails with, teardown goes on
             problem = chain_text(error)
         if bound.cancelled_caught:

@@ -1,61 +1,269 @@
-"""Saving: how one session's events become durable, and what is in the way of it."""
+"""Saving: how one session's events become durable, when that is waited for, and what is in
+the way of it."""
 
 from __future__ import annotations
 
-from typing import Protocol
+import logging
+import math
+from collections.abc import Callable
 
-from attrs import define
+import trio
+from attrs import define, field
 
 from ..llm import failure_of
 from ..session import Session
-from ..vocabulary import Failure, StoreError, UsageError, chain_text, texts
+from ..stores import MemoryHandle, WriteHandle
+from ..vocabulary import Durability, Event, Failure, StoreError, UsageError, chain_text, texts
+from ._backlog import LOOK_EVERY, Backlog
+from ._writer import Writer
 
-
-class WritePath(Protocol):
-    """How a session's events reach its store, and how that ends."""
-
-    async def flush(self) -> None: ...
-
-    async def close(self) -> None: ...
-
-
-class NoStore:
-    """Memory-only sessions: nothing to wait for."""
-
-    async def flush(self) -> None:
-        return None
-
-    async def close(self) -> None:
-        return None
+logger = logging.getLogger("terzetto")
 
 
 @define(eq=False)
 class Saving:
     """The write path of one agent. *trouble* stands from a flush that failed to the next
-    that succeeds."""
+    that succeeds; *on_trouble* is told of what nobody else would hear.
+
+    Without a *handle* there is nothing to wait for. With one that keeps events in memory
+    nothing is written behind: whoever flushes it waits for nothing.
+    """
 
     session: Session
-    path: WritePath
-    trouble: Failure | None = None
+    handle: WriteHandle | None
+    writer: Writer
+    level: Durability = field(init=False)
+    trouble: Failure | None = field(default=None, init=False)
+    on_trouble: Callable[[Exception, Failure], None] = field(
+        default=lambda error, failure: None, init=False
+    )
+    _behind: bool = field(init=False)
+    _quiet: bool = field(default=True, init=False)
+    _look_at: float = field(default=math.inf, init=False)
+    _backlog: Backlog = field(init=False)
+    _flushing: int = field(default=0, init=False)
+    _listening: int = field(default=0, init=False)
+    _failures: int = field(default=0, init=False)
+    _told: bool = field(default=False, init=False)
+    _ended: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot, init=False)
+    _task: trio.CancelScope | None = field(default=None, init=False)
+    _again: bool = field(default=False, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.level = self.session.header.durability
+        self._behind = self.handle is not None and not isinstance(self.handle, MemoryHandle)
+        self._backlog = Backlog(self.session.durable_seq + 1)
+        if self.handle is not None and self.level == "each":
+            self._look_at = 0
+        elif self._behind:
+            self._look_at = self.session.place.next_seq + LOOK_EVERY
+
+    def attach(self) -> None:
+        """From here on what is appended is written behind, as is what has been already."""
+        if self._behind:
+            self.session.sink = self._append
+            if self.unsaved:
+                self._begin()
+
+    # --- behind -------------------------------------------------------------------------
+
+    def _append(self, event: Event) -> None:
+        assert self.handle is not None
+        self.handle.append(event)
+        if self._quiet and self.handle.durable_seq < event.seq:
+            self._begin()
+
+    def _begin(self) -> None:
+        self._quiet = False
+        if self.level == "each":
+            self.writer.hurry(self)
+        else:
+            self.writer.begin(self)
+
+    def _pause(self) -> None:
+        """Nothing is to be written until something is appended."""
+        self._again = False
+        if not self._quiet:
+            self._quiet = True
+            self.writer.forget(self)
+
+    def window_ended(self) -> bool:
+        """The writer asks: whether `save_behind` has something to do."""
+        self._quiet = True
+        if self._task is not None or self._flushing:
+            self._again = True
+            return False
+        if self.unsaved:
+            self._task = trio.CancelScope()
+        return self._task is not None
+
+    @trio.lowlevel.enable_ki_protection
+    async def save_behind(self) -> None:
+        """One flush, in a task of the writer's. Trouble is told once, and not retried before
+        something is appended, or somebody flushes (C149)."""
+        assert self._task is not None
+        try:
+            with self._task:
+                await self._flush()
+        except (StoreError, UsageError) as error:
+            if not self._told and not self._listening:
+                self._told = True
+                failure = store_failure(error)
+                logger.error("%s is not saved: %s", self.session.id, failure.message)
+                self.on_trouble(error, failure)
+        finally:
+            self._task = None
+            self._ended.unpark_all()
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """A flush has ended: save at once what was due meanwhile and is not of it."""
+        if self._again and self._task is None and not self._flushing:
+            self._again = False
+            if self._quiet and self.unsaved:
+                self._quiet = False
+                self.writer.hurry(self)
+
+    # --- waiting ------------------------------------------------------------------------
+
+    @property
+    def unsaved(self) -> bool:
+        """Whether anything in the log is not durable."""
+        return self.session.durable_seq < self.session.place.next_seq - 1
 
     async def flush(self) -> None:
         """Return once everything in the log is durable, as far as the store promises.
 
         Raises `StoreError`, whatever the store failed with.
         """
+        self._flushing += 1
+        self._listening += 1
         try:
-            await self.path.flush()
-        except (StoreError, UsageError) as error:
-            self.trouble = store_failure(error)
+            await self._flush()
+        except (StoreError, UsageError):
+            self._told = True
             raise
-        except Exception as error:  # a store: somebody else's code
-            raised = StoreError(f"the store failed: {chain_text(error)}")
-            self.trouble = store_failure(raised)
-            raise raised from error
-        self.trouble = None
+        finally:
+            self._flushing -= 1
+            self._listening -= 1
+            self._go_on()
+
+    async def barrier(self) -> None:
+        """`flush` where this session's level wants it: before a request, at a turn's end."""
+        if self.level != "lazy" or not self._behind or self.trouble is not None:
+            await self.flush()
+
+    def must_flush(self, read_only: bool) -> bool:
+        """Whether a tool's body has to wait for a flush. What is *read_only* can be repeated."""
+        if not self.unsaved:
+            return False
+        if self.level == "each" or self.trouble is not None:
+            return True
+        return not read_only and (self.level == "step" or not self._behind)
+
+    @property
+    def must_catch_up(self) -> bool:
+        """Whether `catch_up` has to be awaited before more is recorded. Cheap."""
+        return self.session.place.next_seq >= self._look_at and self._too_far_behind()
+
+    @property
+    def must_catch_up_now(self) -> bool:
+        """As `must_catch_up`, of what may be large: looks in any case."""
+        return self._look_at < math.inf and self._too_far_behind()
+
+    def _too_far_behind(self) -> bool:
+        session = self.session
+        if self.level == "each":
+            return self.unsaved
+        next_seq, durable_seq = session.place.next_seq, session.durable_seq
+        begin = max(self._backlog.measured, durable_seq + 1)
+        self._backlog.grow(session.events[begin:next_seq], next_seq)
+        self._look_at = next_seq + LOOK_EVERY
+        return self._backlog.too_long(durable_seq)
+
+    async def catch_up(self) -> None:
+        """Wait until the store is no longer too far behind. Raises `StoreError`."""
+        if self.level == "each":
+            await self.flush()
+            return
+        # In the writer's task, so that a cancel need not wait for a disk that hangs.
+        failures = self._failures
+        self._quiet = False
+        self._listening += 1
+        try:
+            self.writer.hurry(self)
+            await self._ended.park()
+        finally:
+            self._listening -= 1
+        if self._failures != failures and self.trouble is not None:
+            self._told = True
+            raise StoreError(self.trouble.message)
+
+    async def _flush(self) -> None:
+        if self.handle is None:
+            return
+        began_at = self.session.place.next_seq
+        try:
+            await self.handle.flush()
+        except BaseException as error:
+            if (trouble := _trouble(error)) is not None:
+                self._failures += 1
+                self.trouble = store_failure(trouble)
+                if self.session.place.next_seq == began_at:
+                    self._pause()
+            if trouble is error or not isinstance(error, (Exception, BaseExceptionGroup)):
+                raise
+            if isinstance(error, Exception) and trouble is not None:
+                raise trouble from error
+            raise _cancel_in(error, self.session.id) from None
+        self.trouble, self._told = None, False
+        if not self.unsaved:
+            self._pause()
         self.session.bell.ring()
+
+    # --- the end ------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Flush what is left and give the session up. A write behind ends first."""
+        self._pause()
+        self._quiet = False  # no window begins any more
+        try:
+            while self._task is not None:
+                self._task.cancel(reason="the session is being closed")
+                await self._ended.park()
+        finally:
+            if self.handle is not None:
+                await self.handle.close()
 
 
 def store_failure(error: Exception) -> Failure:
     """The facts of *error*, under the code ``STORE``."""
     return Failure(message=failure_of(error).message, code=texts.STORE)
+
+
+def _trouble(error: BaseException) -> StoreError | UsageError | None:
+    """What *error* says of the store, less a cancellation or Ctrl-C in it; None if nothing."""
+    if isinstance(error, (StoreError, UsageError)):
+        return error
+    if isinstance(error, BaseExceptionGroup) and not isinstance(error, Exception):
+        rest = error.split(Exception)[0]
+        return None if rest is None else _trouble(rest)
+    if isinstance(error, Exception):  # a store: somebody else's code
+        return StoreError(f"the store failed: {chain_text(error)}")
+    return None
+
+
+def _cancel_in(error: BaseException, session_id: str) -> BaseException:
+    """What of *error* goes on: the cancellation alone, however a store has wrapped it."""
+    if not isinstance(error, BaseExceptionGroup):
+        return error
+    failed, stops = error.split(Exception)
+    if failed is not None:
+        logger.warning("hidden by a cancel of %s: %s", session_id, chain_text(failed))
+    assert stops is not None
+    if stops.split(trio.Cancelled)[1] is not None:
+        return stops
+    first: BaseException = stops
+    while isinstance(first, BaseExceptionGroup):
+        first = first.exceptions[0]
+    return first

@@ -8,7 +8,6 @@ decided by `session.closers`, not here.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
 
 import trio
 from attrs import define, evolve, field, frozen
@@ -45,6 +44,7 @@ from ._decisions import StepResult
 from ._hooks import Assembly, End, Enter, FailureDecision, RequestFailed, Retry
 from ._request import RequestBuilder
 from ._run_state import RunState
+from ._saving import Saving
 from ._scope import AgentScope
 from ._services import Services
 
@@ -52,8 +52,6 @@ logger = logging.getLogger("terzetto")
 
 FAIR_AFTER = 50
 """Chunks in a row after which the driver makes one real checkpoint."""
-
-Flush = Callable[[], Awaitable[None]]
 
 
 @frozen
@@ -85,7 +83,7 @@ class StepRunner:
     scope: AgentScope
     services: Services
     requests: RequestBuilder
-    flush: Flush
+    saving: Saving
     _pipeline: ToolPipeline = field(init=False)
     _unparked: int = 0
 
@@ -110,6 +108,8 @@ class StepRunner:
         """
         session = self.session
         session.append(StepStart(turn, step))
+        if self.saving.must_catch_up:
+            await self.saving.catch_up()
         await self._breathe()
         finish, cut = await self._ask_model(turn, step, entry, assembly, selection)
         await trio.lowlevel.checkpoint_if_cancelled()
@@ -120,7 +120,7 @@ class StepRunner:
                 calls=calls,
                 capacity=self.services.settings.max_parallel_tool_calls,
                 pipeline=self._pipeline,
-                log=StepLog(turn, step, session, self.state, self.flush),
+                log=StepLog(turn, step, session, self.state, self.saving),
             )
             with self.state.interruptible() as scope:
                 result = await self.services.executor.execute(batch)
@@ -172,6 +172,8 @@ class StepRunner:
             batch, starts_series, attempt = None, False, attempt + 1
         draft, reason = answer_draft(self.session.place, self.session.folds, self._new_id)
         self.session.append_draft(draft)
+        if self.saving.must_catch_up:
+            await self.saving.catch_up()
         return reason, False
 
     def _anchor(self) -> FinishReason | None:
@@ -187,7 +189,7 @@ class StepRunner:
     ) -> _Attempt:
         """Stream one attempt into the log."""
         served = False
-        await self.flush()
+        await self.saving.barrier()
         call = StreamCall(self.agent, turn, step, attempt, request)
 
         async def open_stream(value: StreamCall) -> ChunkStream:
@@ -203,6 +205,8 @@ class StepRunner:
                         # What arrives after the cancel was not delivered.
                         await trio.lowlevel.checkpoint_if_cancelled()
                         self.session.append(AssistantChunk(turn, step, chunk))
+                        if self.saving.must_catch_up:
+                            await self.saving.catch_up()
                         if isinstance(chunk, Finish) and not is_complete(chunk.reason):
                             assert isinstance(chunk.reason, (ErrorFinish, AbortedFinish))
                             failure = chunk.reason.failure
@@ -264,7 +268,7 @@ class StepLog:
     step: int
     session: Session
     state: RunState
-    _flush: Flush
+    saving: Saving
 
     def call(self, call: ToolCallBlock) -> int:
         event = ToolCallEvent(self.turn, self.step, call.id, call.name, call.arguments)
@@ -282,8 +286,14 @@ class StepLog:
                 context = evolve(context, id=self.session.new_id())
             self.state.inbox.append("next-step", context)
 
-    def must_flush(self) -> bool:
-        return self.session.durable_seq < self.session.place.next_seq - 1
+    def must_flush(self, read_only: bool = False) -> bool:
+        return self.saving.must_flush(read_only)
 
     async def flush(self) -> None:
-        await self._flush()
+        await self.saving.flush()
+
+    def must_catch_up(self) -> bool:
+        return self.saving.must_catch_up_now
+
+    async def catch_up(self) -> None:
+        await self.saving.catch_up()

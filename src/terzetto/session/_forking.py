@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from attrs import define, field
 
 from ..vocabulary import (
+    Durability,
     Event,
     ForkError,
     InvalidValue,
@@ -138,11 +139,12 @@ def fork_header(
     *,
     cwd: str | None = None,
     meta: Mapping[str, object] | None = None,
+    durability: Durability | None = None,
 ) -> SessionHeader:
     """The header of a fork that inherits *length* events of *source*.
 
-    Its folder and meta are the source's unless others are given. It promises what it
-    keeps itself, whatever the source's durability was: inherited turns are closed.
+    Its folder, meta and durability are the source's unless others are given. Any level is
+    right for it: what it inherits has ended, and needs no repair.
     """
     return SessionHeader(
         id=SessionId(session_id),
@@ -150,6 +152,7 @@ def fork_header(
         cwd=source.cwd if cwd is None else cwd,
         parent_id=source.id,
         seed_length=length,
+        durability=source.durability if durability is None else durability,
         meta=source.meta if meta is None else freeze_object(meta),
     )
 

@@ -98,22 +98,26 @@ class Life:
         """Resume it, and judge what comes of it."""
         resumed = resume(played, self.session_id, self.disk)
         if resumed.session is not None:
-            resumed.problems += self._problems(list(resumed.session.events), resumed.length)
+            resumed.problems += self._problems(resumed.session, resumed.length)
         where = f"(session {self.session_id}, {self.how})"
         resumed.problems = [f"{problem} {where}" for problem in resumed.problems]
         return resumed
 
-    def _problems(self, events: Sequence[Event], length: int) -> Iterator[str]:
+    def _problems(self, session: Session, length: int) -> Iterator[str]:
+        events = list(session.events)
         yield from check_invariants(Evidence(events))
         known = min(self.stored, len(self.before))  # a session being resumed has more stored
         if list(events[:known]) != list(self.before[:known]):
             yield "8. the log does not begin with what was stored"
-        yield from _repeated(events[:length], self.started)
+        left, repeated = _repeated(events[:length], self.started)
+        yield from repeated
+        if session.header.durability != "lazy":  # which promises nothing of what it did
+            yield from (f"5. {call_id!r} ran and its call is not in the log" for call_id in left)
 
 
-def _repeated(events: Sequence[Event], started: frozenset[CallId]) -> Iterator[str]:
-    """Calls that ran and are said not to have, or are not in the log at all."""
-    left = set(started)
+def _repeated(events: Sequence[Event], started: frozenset[CallId]) -> tuple[set[CallId], list[str]]:
+    """Calls that ran and are not in the log at all; and those that are said not to have run."""
+    left, repeated = set(started), list[str]()
     for event in events:
         match event.data:
             case AssistantMessageEvent(message=message):
@@ -121,12 +125,12 @@ def _repeated(events: Sequence[Event], started: frozenset[CallId]) -> Iterator[s
             case ToolResultEvent(error=error, message=message):
                 ids = {b.tool_call_id for b in message.content if isinstance(b, ToolResultBlock)}
                 if error is not None and error.code in _UNSTARTED:
-                    yield from (
+                    repeated += [
                         f"5. {i!r} ran but its result says {error.code}" for i in ids & started
-                    )
+                    ]
             case _:
                 pass
-    yield from (f"5. {call_id!r} ran and its call is not in the log" for call_id in left)
+    return left, repeated
 
 
 _UNSTARTED = {texts.ABORTED_BEFORE_DISPATCH, texts.TOOL_NOT_STARTED}

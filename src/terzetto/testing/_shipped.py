@@ -10,6 +10,7 @@ from ._life import Scenario
 from ._recording import Answers, MakeAdapter
 from ._scenarios_doors import DOORS
 from ._scenarios_lives import LIVES
+from ._scenarios_saving import SAVING
 from ._scenarios_tools import TOOLS
 from ._scenarios_turns import TURNS
 
@@ -28,7 +29,7 @@ class Shipped:
 
 
 def _shipped() -> Mapping[str, Shipped]:
-    found = {**TURNS, **TOOLS, **LIVES, **DOORS}
+    found = {**TURNS, **TOOLS, **LIVES, **DOORS, **SAVING}
     return {name: Shipped(name, scenario, model) for name, (scenario, model) in found.items()}
 
 

@@ -20,6 +20,7 @@ from ..vocabulary import (
     AgentDisposed,
     CancelCause,
     DisposedCause,
+    Durability,
     HookCause,
     MessageId,
     ParentCause,
@@ -86,6 +87,7 @@ class Stage:
         *,
         max_parallel_tool_calls: int = 10,
         shutdown_timeout: float = 5.0,
+        durability: Durability = "step",
         approver: Approver | None = None,
         spill: Spill | None = None,
     ) -> AsyncIterator[Engine]:
@@ -100,6 +102,7 @@ class Stage:
             store=self.store,
             max_parallel_tool_calls=max_parallel_tool_calls,
             shutdown_timeout=shutdown_timeout,
+            durability=durability,
             approver=approver,
             spill=spill,
             now_ms=Ticks(),

@@ -43,12 +43,22 @@ class BatchLog(Protocol):
         """Record the outcome, then hand its contexts to the next step."""
         ...
 
-    def must_flush(self) -> bool:
-        """Whether recorded calls are not durable yet, and have to be before they run."""
+    def must_flush(self, read_only: bool = False) -> bool:
+        """Whether recorded calls are not durable yet, and have to be before a body runs.
+        One that is *read_only* may be repeated after a crash."""
         ...
 
     async def flush(self) -> None:
         """Return once every recorded call is durable, as far as the store promises."""
+        ...
+
+    def must_catch_up(self) -> bool:
+        """Whether `catch_up` has to be awaited before more is recorded: asked after each
+        result."""
+        ...
+
+    async def catch_up(self) -> None:
+        """Wait for a store that is too far behind."""
         ...
 
 
@@ -231,7 +241,7 @@ class _Run:
         waiting: list[_Slot] = []
         for slot in wave:
             tool = slot.prepared.tool
-            if (tool is not None and tool.read_only) or not self.batch.log.must_flush():
+            if not self.batch.log.must_flush(tool is not None and tool.read_only):
                 nursery.start_soon(self._body, slot, nursery)
             else:
                 waiting.append(slot)
@@ -286,6 +296,16 @@ class _Run:
         self.committed += 1
         self._exclusive = self._exclusive and self.committed < len(self.slots)
         self.concludes = self.concludes or (outcome.concludes and not outcome.is_error)
+        if not self.draining and self.batch.log.must_catch_up():
+            await self._catch_up()
+
+    async def _catch_up(self) -> None:
+        try:
+            await self.batch.log.catch_up()
+        except trio.Cancelled:
+            self._drain()
+        except Exception as error:  # the store's: nothing more may start
+            self.failure = error
 
     def _drain(self) -> None:
         """Start nothing any more; calls opened but not launched are unstarted."""

@@ -68,7 +68,6 @@ from ._events import (
     Replace as Replace,
     RequestContextEvent as RequestContextEvent,
     RequestHeaderEvent as RequestHeaderEvent,
-    SessionHeader as SessionHeader,
     StepEnd as StepEnd,
     StepStart as StepStart,
     SurfaceData as SurfaceData,
@@ -82,6 +81,11 @@ from ._events import (
     TurnStart as TurnStart,
     UserCause as UserCause,
     UserMessageEvent as UserMessageEvent,
+)
+from ._header import (
+    Durability as Durability,
+    SessionHeader as SessionHeader,
+    checked_durability as checked_durability,
 )
 from ._json import (
     EMPTY_OBJECT as EMPTY_OBJECT,

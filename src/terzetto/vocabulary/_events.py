@@ -17,7 +17,6 @@ from ._messages import (
     CallId,
     DeveloperMessage,
     InboxTarget,
-    SessionId,
     SystemMessage,
     UserMessage,
     clean_call_id,
@@ -380,20 +379,3 @@ class Event:
     surface_op: SurfaceOp | None = None
     sources: Sources | None = None
     ignorable: bool = False
-
-
-@frozen(kw_only=True)
-class SessionHeader:
-    """The identity of a session, stored before its first event.
-
-    *seed_length* counts the inherited events of a fork, *parent_id* names its source.
-    """
-
-    id: SessionId
-    created_ms: int
-    format_version: int = 1
-    cwd: str | None = None
-    parent_id: SessionId | None = None
-    seed_length: int = 0
-    durability: Literal["lazy", "step", "each"] = "step"
-    meta: JsonObject = field(default=EMPTY_OBJECT, converter=freeze_object)

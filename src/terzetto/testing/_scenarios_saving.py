@@ -1,0 +1,92 @@
+"""Shipped scenarios of saving: levels of durability, and a store that is far behind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+
+import trio
+
+from .. import StoreError, Tool, tool
+from ..llm.scripted import Delay, answer, call, say
+from ..vocabulary import Durability
+from ._disk import Latency, SimulatedDisk
+from ._life import Scenario
+from ._recording import Answers, MakeAdapter
+from ._stage import Stage
+
+
+def _on_a_slow_disk(stage: Stage) -> None:
+    if not isinstance(stage.store, SimulatedDisk):
+        stage.store = SimulatedDisk(Latency.of(0.1))
+
+
+def _tools() -> list[Tool]:
+    @tool(parallel=True, read_only=True)
+    async def look() -> str:
+        """Look."""
+        await trio.sleep(0.1)
+        return "seen"
+
+    @tool(parallel=True)
+    async def act() -> str:
+        """Act."""
+        await trio.sleep(0.1)
+        return "done"
+
+    return [look, act]
+
+
+async def _two_turns(stage: Stage, durability: Durability) -> None:
+    _on_a_slow_disk(stage)
+    async with (
+        stage.open_engine(_tools(), durability=durability) as engine,
+        stage.open_agent(engine) as agent,
+    ):
+        stage.send("followup", "go")
+        stage.send("followup", "and then")
+        await agent.wait_idle()
+
+
+async def lazy(stage: Stage) -> None:
+    """Two turns that never wait for a slow disk; what they leave is written behind."""
+    await _two_turns(stage, "lazy")
+
+
+async def each(stage: Stage) -> None:
+    """Two turns that wait for a slow disk after all they record."""
+    await _two_turns(stage, "each")
+
+
+async def behind(stage: Stage) -> None:
+    """A disk that is too far behind, a barrier, and an agent that is left while it is saved."""
+    _on_a_slow_disk(stage)
+    async with (
+        stage.open_engine(_tools(), durability="lazy") as engine,
+        stage.open_agent(engine) as agent,
+    ):
+        agent._saving._backlog.most_events = 3
+        stage.send("followup", "talk")
+        await agent.wait_idle()
+        with suppress(StoreError):
+            await agent.flush()
+        stage.send("inject", "a note that nobody waits for")
+        await trio.sleep(0.3)
+
+
+CALLS: Answers = [
+    answer(say("One"), Delay(0.1), say(" moment."), call("look"), call("act"), call("act")),
+    answer(Delay(0.1), "Ok."),
+    answer(Delay(0.2), say("Well, "), Delay(0.2), say("well.")),
+]
+MUCH: Answers = [
+    answer(*map(say, "much to say " * 4), call("act"), call("act")),
+    answer(Delay(0.1), "Ok."),
+]
+
+
+SAVING: Mapping[str, tuple[Scenario, MakeAdapter | Answers]] = {
+    "lazy": (lazy, CALLS),
+    "each": (each, CALLS),
+    "behind": (behind, MUCH),
+}

@@ -1,0 +1,45 @@
+"""The header of a session: its identity, and what it promises about its own events."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias, cast, get_args
+
+from attrs import field, frozen
+
+from ._errors import InvalidValue
+from ._json import EMPTY_OBJECT, JsonObject, freeze_object
+from ._messages import SessionId
+
+Durability: TypeAlias = Literal["step", "lazy", "each"]
+"""When an agent waits for its store.
+
+``step``: before each request, before tools start that are not ``read_only``, and at the end
+of a turn. ``lazy``: never, while the store works. ``each``: after whatever it records.
+"""
+
+
+@frozen(kw_only=True)
+class SessionHeader:
+    """The identity of a session, stored before its first event.
+
+    *seed_length* counts the inherited events of a fork, *parent_id* names its source.
+    *durability* is chosen once, for recovery reads a log by it.
+    """
+
+    id: SessionId
+    created_ms: int
+    format_version: int = 1
+    cwd: str | None = None
+    parent_id: SessionId | None = None
+    seed_length: int = 0
+    durability: Durability = "step"
+    meta: JsonObject = field(default=EMPTY_OBJECT, converter=freeze_object)
+
+
+def checked_durability(value: object) -> Durability:
+    """*value*, if it is a level."""
+    levels = get_args(Durability)
+    if value not in levels:
+        expected = ", ".join(map(repr, levels[:-1])) + f" or {levels[-1]!r}"
+        raise InvalidValue(f"durability: expected {expected}, got {value!r}")
+    return cast(Durability, value)
