@@ -31,13 +31,14 @@ from .agent import (
     Setup,
     TrioBell,
     Writer,
+    checked_durability,
     checked_window,
     sum_of,
 )
 from .hooks import await_listener, call_listener
 from .llm import Adapter, ModelRuntime
 from .session import Compacting, Session
-from .stores import Store
+from .stores import MemoryStore, Store
 from .tools import (
     Approver,
     PoolExecutor,
@@ -54,7 +55,6 @@ from .vocabulary import (
     MessageId,
     SessionId,
     SessionNotFound,
-    checked_durability,
     new_message_id,
     without,
 )
@@ -275,7 +275,8 @@ async def open_engine(
     if not shutdown_timeout > 0:
         raise InvalidValue(f"shutdown_timeout: expected seconds above 0, got {shutdown_timeout!r}")
     _give_interrupts_back()
-    level, writer = checked_durability(durability), Writer(checked_window(write_window))
+    level, window = checked_durability(durability), checked_window(write_window)
+    writer = Writer(window, needed=store is not None and not isinstance(store, MemoryStore))
     settings = Settings(max_parallel_tool_calls)
     runtime = ModelRuntime()
     scope = AgentScope("the engine")
@@ -318,7 +319,7 @@ async def open_engine(
     ours: BaseException | None = None
     try:
         async with trio.open_nursery() as outer:
-            if store is not None:
+            if writer.needed:
                 outer.start_soon(writer.run, name="terzetto writes behind")
             try:
                 async with trio.open_nursery() as nursery:

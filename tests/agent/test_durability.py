@@ -26,7 +26,7 @@ from terzetto import (
 )
 from terzetto.llm.scripted import Delay, ScriptedModel, answer, call, say
 from terzetto.testing import Latency, SimulatedDisk
-from terzetto.vocabulary import AssistantChunk, ToolCallEvent, ToolResultEvent, texts
+from terzetto.vocabulary import AssistantChunk, SessionId, ToolCallEvent, ToolResultEvent, texts
 
 LEVELS: list[Durability] = ["step", "lazy", "each"]
 
@@ -230,7 +230,7 @@ async def test_a_session_keeps_its_level_for_ever(level: Durability) -> None:
         forked = await engine.agents.fork("engine's", durability=other)
         assert forked.agent.session.header.durability == other
     headers = {header.id: header.durability for header in await store.list()}
-    assert headers["engine's"] == level
+    assert headers[SessionId("engine's")] == level
 
 
 WRONG = ["Step", "", None, 1, ["step"], "every"]

@@ -29,7 +29,6 @@ from ..vocabulary import (
     SessionId,
     SessionNotFound,
     UsageError,
-    checked_durability,
     freeze_object,
 )
 from ._agent import Agent
@@ -38,7 +37,7 @@ from ._building import Workshop
 from ._hooks import SessionStarted, SessionStartSource
 from ._initiator import being_created
 from ._lifetime import AgentHandle, Lifetime
-from ._options import Options, Setup, absolute, checked_options
+from ._options import Options, Setup, absolute, checked_durability, checked_options
 from ._registry import AgentRegistry
 from ._scope import AgentScope
 from ._services import Services

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
-from typing import TypeAlias
+from typing import TypeAlias, cast, get_args
 
 from attrs import define
 
 from ..tools import Tool
-from ..vocabulary import InvalidValue, ModelSelection
+from ..vocabulary import Durability, InvalidValue, ModelSelection
 from ._agent import Agent
 from ._model import checked_selection
 
@@ -65,3 +65,12 @@ def absolute(cwd: str | None) -> str | None:
     if cwd is not None and not cwd.startswith("/"):
         raise InvalidValue(f"cwd: expected an absolute path, got {cwd!r}")
     return cwd
+
+
+def checked_durability(value: object) -> Durability:
+    """*value*, if it is a level."""
+    levels = get_args(Durability)
+    if value not in levels:
+        expected = ", ".join(map(repr, levels[:-1])) + f" or {levels[-1]!r}"
+        raise InvalidValue(f"durability: expected {expected}, got {value!r}")
+    return cast(Durability, value)

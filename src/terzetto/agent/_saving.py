@@ -12,7 +12,7 @@ from attrs import define, field
 
 from ..llm import failure_of
 from ..session import Session
-from ..stores import MemoryHandle, WriteHandle
+from ..stores import WriteHandle
 from ..vocabulary import Durability, Event, Failure, StoreError, UsageError, chain_text, texts
 from ._backlog import LOOK_EVERY, Backlog
 from ._writer import Writer
@@ -25,8 +25,8 @@ class Saving:
     """The write path of one agent. *trouble* stands from a flush that failed to the next
     that succeeds; *on_trouble* is told of what nobody else would hear.
 
-    Without a *handle* there is nothing to wait for. With one that keeps events in memory
-    nothing is written behind: whoever flushes it waits for nothing.
+    Without a *handle* there is nothing to wait for. Where the *writer* is not
+    needed nothing is written behind: flushes take no time, or there is no store.
     """
 
     session: Session
@@ -37,7 +37,6 @@ class Saving:
     on_trouble: Callable[[Exception, Failure], None] = field(
         default=lambda error, failure: None, init=False
     )
-    _behind: bool = field(init=False)
     _quiet: bool = field(default=True, init=False)
     _look_at: float = field(default=math.inf, init=False)
     _backlog: Backlog = field(init=False)
@@ -51,16 +50,15 @@ class Saving:
 
     def __attrs_post_init__(self) -> None:
         self.level = self.session.header.durability
-        self._behind = self.handle is not None and not isinstance(self.handle, MemoryHandle)
         self._backlog = Backlog(self.session.durable_seq + 1)
         if self.handle is not None and self.level == "each":
             self._look_at = 0
-        elif self._behind:
+        elif self.writer.needed:
             self._look_at = self.session.place.next_seq + LOOK_EVERY
 
     def attach(self) -> None:
         """From here on what is appended is written behind, as is what has been already."""
-        if self._behind:
+        if self.writer.needed:
             self.session.sink = self._append
             if self.unsaved:
                 self._begin()
@@ -150,7 +148,7 @@ class Saving:
 
     async def barrier(self) -> None:
         """`flush` where this session's level wants it: before a request, at a turn's end."""
-        if self.level != "lazy" or not self._behind or self.trouble is not None:
+        if self.level != "lazy" or not self.writer.needed or self.trouble is not None:
             await self.flush()
 
     def must_flush(self, read_only: bool) -> bool:
@@ -159,7 +157,7 @@ class Saving:
             return False
         if self.level == "each" or self.trouble is not None:
             return True
-        return not read_only and (self.level == "step" or not self._behind)
+        return not read_only and (self.level == "step" or not self.writer.needed)
 
     @property
     def must_catch_up(self) -> bool:
@@ -219,7 +217,7 @@ class Saving:
         self.trouble, self._told = None, False
         if not self.unsaved:
             self._pause()
-        self.session.bell.ring()
+        self.session.saved()
 
     # --- the end ------------------------------------------------------------------------
 

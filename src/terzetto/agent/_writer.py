@@ -35,11 +35,12 @@ class Behind(Protocol):
 class Writer:
     """The write-behind of one engine. All methods but `run` are plain and cheap.
 
-    *window*: seconds from the first event that is not durable to the flush. Costs nothing
-    while nobody is behind.
+    *window*: seconds from the first event that is not durable to the flush. *needed*: whether
+    anybody can be behind at all; a store in memory is flushed without waiting for anything.
     """
 
     window: float
+    needed: bool
     _waiting: dict[Behind, None] = field(factory=dict, init=False)
     _at_once: dict[Behind, None] = field(factory=dict, init=False)
     _ends: float = field(default=math.inf, init=False)

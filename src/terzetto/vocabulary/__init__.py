@@ -85,7 +85,6 @@ from ._events import (
 from ._header import (
     Durability as Durability,
     SessionHeader as SessionHeader,
-    checked_durability as checked_durability,
 )
 from ._json import (
     EMPTY_OBJECT as EMPTY_OBJECT,

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias, cast, get_args
+from typing import Literal, TypeAlias
 
 from attrs import field, frozen
 
-from ._errors import InvalidValue
 from ._json import EMPTY_OBJECT, JsonObject, freeze_object
 from ._messages import SessionId
 
@@ -34,12 +33,3 @@ class SessionHeader:
     seed_length: int = 0
     durability: Durability = "step"
     meta: JsonObject = field(default=EMPTY_OBJECT, converter=freeze_object)
-
-
-def checked_durability(value: object) -> Durability:
-    """*value*, if it is a level."""
-    levels = get_args(Durability)
-    if value not in levels:
-        expected = ", ".join(map(repr, levels[:-1])) + f" or {levels[-1]!r}"
-        raise InvalidValue(f"durability: expected {expected}, got {value!r}")
-    return cast(Durability, value)
