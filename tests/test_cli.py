@@ -56,7 +56,10 @@ BASE = ("chat", "--base-url", "http://127.0.0.1:9/v1", "--model", "m")
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ([], "expected a command: demo, chat, show, sessions, fork, verify, export; see terz"),
+        (
+            [],
+            "expected a command: demo, chat, show, sessions, fork, verify, export, explain",
+        ),
         (["sing"], "invalid choice: 'sing' (choose from "),
         (["demo", "--slow"], "'--slow' is no option of this command"),
         (["show"], "the following arguments are required: SESSION"),

@@ -259,6 +259,18 @@ def _export(arguments: argparse.Namespace, terminal: Terminal, _: Diagnostics) -
     return run_export(options, terminal)
 
 
+def _explain(arguments: argparse.Namespace, terminal: Terminal, _: Diagnostics) -> int:
+    from .commands._explain import ExplainOptions, run_explain
+
+    options = ExplainOptions(
+        session=arguments.session,
+        folder=arguments.log,
+        json=arguments.json,
+        turns=arguments.turn,
+    )
+    return run_explain(options, terminal)
+
+
 _COMMANDS = {
     "demo": _demo,
     "chat": _chat,
@@ -267,6 +279,7 @@ _COMMANDS = {
     "fork": _fork,
     "verify": _verify,
     "export": _export,
+    "explain": _explain,
 }
 
 

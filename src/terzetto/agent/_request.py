@@ -33,6 +33,7 @@ from ..vocabulary import (
     texts,
 )
 from ._decisions import header_needed, next_config, route_change, tool_changes
+from ._dispatch import check_admitted
 from ._hooks import Assembly, Enter, PreStep, RequestHook, StepDecision
 from ._scope import AgentScope
 
@@ -126,6 +127,10 @@ class RequestBuilder:
             adapter_defaults=prepared.adapter_defaults,
             tools=assembly.tools,
         )
+        if last == header:
+            # Equal, but the keys of a schema may come in another order: what is sent is
+            # what was logged, to the byte.
+            header = last
         self._admit_prompt(turn, step, assembly, prepared, header, starts_series)
         for message in refreshed(batch or (), self._snapshot()):
             session.append(UserMessageEvent(message), APPEND)
@@ -145,13 +150,15 @@ class RequestBuilder:
                 self._announce_tools(turn, step, last, header, written.seq)
         self._admit_context(header.config, prepared)
         self._generation = session.surface.generation
-        return Request(
+        request = Request(
             session_id=session.id,
             config=header.config,
             messages=session.history(),
             tools=header.tools,
             tool_history=session.folds.tool_history(),
         )
+        check_admitted(session, request)
+        return request
 
     def _admit_prompt(
         self,

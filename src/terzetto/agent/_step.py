@@ -41,6 +41,7 @@ from ..vocabulary import (
     without,
 )
 from ._decisions import StepResult
+from ._dispatch import check_dispatched
 from ._hooks import Assembly, End, Enter, FailureDecision, RequestFailed, Retry
 from ._request import RequestBuilder
 from ._run_state import RunState
@@ -195,6 +196,7 @@ class StepRunner:
         async def open_stream(value: StreamCall) -> ChunkStream:
             nonlocal served
             served = True
+            check_dispatched(request, value.request)
             return prepared.open_stream(value.request)
 
         failure: Failure | None = None

@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"the folder, or the database; {FOLDER} by default",
     )
     add("--json", action="store_true", help="one JSON document, for programs")
-    add("--turn", type=_turns, metavar="N", help="only this turn; 2-4 or 2- for several")
+    add("--turn", type=turns, metavar="N", help="only this turn; 2-4 or 2- for several")
     add("--width", type=_width, metavar="COLUMNS", help="as wide as the terminal by default")
     add(
         "--color",
@@ -80,7 +80,8 @@ def options_of(arguments: argparse.Namespace) -> ShowOptions:
     )
 
 
-def _turns(text: str) -> range:
+def turns(text: str) -> range:
+    """The turns that *text* names, for `argparse`."""
     found = _TURNS.fullmatch(text)
     if found is None or len(text) > 20:
         raise argparse.ArgumentTypeError(f"expected 3, 2-4 or 2-, got {text!r}")

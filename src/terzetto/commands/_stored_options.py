@@ -1,11 +1,11 @@
-"""The arguments of the commands over stored sessions: sessions, fork, verify and export."""
+"""The arguments of the commands over stored sessions, but for those of `show`."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 
-from ._show import FOLDER
+from ._show import FOLDER, turns
 
 ABOUT = {
     "sessions": """\
@@ -30,19 +30,28 @@ store; or as a transcript for people.
   terzetto export 5f0c --log sessions.db >5f0c.jsonl
   terzetto export 5f0c --format markdown
 """,
+    "explain": """\
+Show how each request of a session extends the one before: its bytes, those that were sent
+before, those that are new, and the event that broke the prefix where one did. The log is
+only read. The exit code is 1 if a break has no explanation.
+
+  terzetto explain 5f0c --log sessions
+  terzetto explain 5f0c --json
+""",
 }
 HELP = {
     "sessions": "list the sessions",
     "fork": "go on from a turn, in a new session",
     "verify": "check that sessions are whole",
     "export": "write a session out",
+    "explain": "see what each request repeats, and why",
 }
 
 
 def add_arguments(name: str, parser: argparse.ArgumentParser) -> None:
     """The arguments of the command called *name*."""
     add = parser.add_argument
-    if name in {"fork", "export"}:
+    if name in {"fork", "export", "explain"}:
         add("session", metavar="SESSION", help="a session id, or the path of a log")
     if name == "verify":
         add("sessions", metavar="SESSION", nargs="*", help="ids or paths; all by default")
@@ -62,7 +71,9 @@ def add_arguments(name: str, parser: argparse.ArgumentParser) -> None:
         metavar="PATH",
         help=f"the folder, or the database; {FOLDER} by default",
     )
-    if name == "sessions":
+    if name == "explain":
+        add("--turn", type=turns, metavar="N", help="only this turn; 2-4 or 2- for several")
+    if name in {"sessions", "explain"}:
         add("--json", action="store_true", help="one JSON document, for programs")
     if name == "fork":
         add("--at", type=_turn, dest="turn", metavar="TURN", help="after this turn; now by default")

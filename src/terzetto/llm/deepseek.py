@@ -113,12 +113,12 @@ class DeepSeek(OpenAIChat):
             environ, key_variable=key_variable, base_url_variable=base_url_variable, **options
         )
 
-    def _encode(self, request: Request) -> bytes:
+    def body(self, request: Request) -> bytes:
         config = request.config
         if config.effort == NO_THINKING:
             quiet = evolve(config, effort=None).with_options(thinking={"type": "disabled"})
             request = evolve(request, config=quiet)
-        return super()._encode(request)
+        return super().body(request)
 
 
 if TYPE_CHECKING:

@@ -218,8 +218,12 @@ class OpenAIChat:
         )
         raise ProviderError(Failure(message=message, code=texts.UNSUPPORTED_REASONING_EFFORT))
 
-    def _encode(self, request: Request) -> bytes:
-        """The body of *request*; what a provider wants to be different is changed here."""
+    def body(self, request: Request) -> bytes:
+        """The body that is sent for *request*: a function of it and of this adapter's options.
+
+        No network, no credential. What a provider wants to be different is changed here.
+        Raises `InvalidValue` for options with names of the body's own fields.
+        """
         return encode_request(
             request,
             reasoning_in_history=self._reasoning_in_history,
@@ -229,7 +233,7 @@ class OpenAIChat:
 
     @asynccontextmanager
     async def _open_stream(self, request: Request) -> AsyncIterator[AsyncIterator[StreamChunk]]:
-        body = self._encode(request)
+        body = self.body(request)
         url = f"{self._base_url}/chat/completions"
         async with self._http.stream(url, self._headers, body) as answer:
             if answer.status != 200:

@@ -19,7 +19,14 @@ from ._log import (
     replay as replay,
 )
 from ._order import OwedCall as OwedCall, Place as Place
+from ._prefix import (
+    Cause as Cause,
+    Growth as Growth,
+    canonical as canonical,
+    growths as growths,
+)
 from ._reading import PAGE as PAGE, Follower as Follower, Reader as Reader
+from ._rebuild import SentRequest as SentRequest, rebuild as rebuild
 from ._recovery import (
     CRASH as CRASH,
     Closing as Closing,

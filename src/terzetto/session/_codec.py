@@ -294,6 +294,12 @@ def decode_message(obj: object) -> v.Message:
         raise _refused("message", error) from None
 
 
+def encode_tool(tool: v.ToolSchema) -> dict[str, PlainJson]:
+    """*tool* as fresh plain JSON, the keys of its parameters in their order."""
+    fields: dict[str, PlainJson] = _ENCODERS[v.ToolSchema](tool)
+    return fields
+
+
 def encode_request(request: v.Request) -> dict[str, PlainJson]:
     """*request* as fresh plain JSON, for comparison and display; adapters write their own.
 
@@ -303,7 +309,7 @@ def encode_request(request: v.Request) -> dict[str, PlainJson]:
     fields: dict[str, PlainJson] = _ENCODERS[v.CallConfig](request.config)
     fields["messages"] = [encode_message(message) for message in request.messages]
     if request.tools:
-        fields["tools"] = [_ENCODERS[v.ToolSchema](tool) for tool in request.tools]
+        fields["tools"] = [encode_tool(tool) for tool in request.tools]
     fields["sessionId"] = text(request.session_id)
     return fields
 

@@ -114,6 +114,14 @@ class Surface:
         """The messages the model sees now; nodes with empty content are left out."""
         return Messages(self._messages, len(self._messages))
 
+    def shows(self, messages: Sequence[Message]) -> bool:
+        """Whether *messages* is the view that `history` gives now. Costs nothing."""
+        return (
+            isinstance(messages, Messages)
+            and messages._items is self._messages
+            and len(messages) == len(self._messages)
+        )
+
     def span(self, start: int, end: int) -> list[Node] | None:
         """The nodes from seq *start* to seq *end*, or None if they are no range."""
         first, last = self._positions.get(start), self._positions.get(end)

@@ -26,6 +26,7 @@ MAX_DEPTH = 200
 class JsonObject(Mapping[str, JsonValue]):
     """An immutable JSON object. Key order is kept and does not matter to ``==``.
 
+    Whether a number is written with a point does: 1, 1.0 and true are three values.
     Made from any mapping that `freeze_json` takes; raises `InvalidValue` for others.
     """
 
@@ -55,7 +56,7 @@ class JsonObject(Mapping[str, JsonValue]):
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, JsonObject):
-            return self._data == other._data
+            return self._data == other._data and _same_types(self, other)
         return NotImplemented
 
     def __hash__(self) -> int:
@@ -65,6 +66,17 @@ class JsonObject(Mapping[str, JsonValue]):
 
     def __repr__(self) -> str:
         return f"JsonObject({self._data!r})"
+
+
+def _same_types(one: JsonValue, other: JsonValue) -> bool:
+    """Whether two values that are equal for Python are written the same."""
+    if one is other:
+        return True
+    if isinstance(one, JsonObject) and isinstance(other, JsonObject):
+        return all(_same_types(item, other._data[key]) for key, item in one._data.items())
+    if isinstance(one, tuple) and isinstance(other, tuple):
+        return all(map(_same_types, one, other))
+    return type(one) is type(other)
 
 
 def has_surrogate(text: str) -> bool:
