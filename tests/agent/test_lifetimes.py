@@ -28,14 +28,12 @@ from tests.agent.kit import (
     texts_of,
 )
 
-import terzetto
 from terzetto import (
     Agent,
     AgentDisposed,
     Engine,
     Event,
     InvalidValue,
-    JsonlStore,
     MemoryStore,
     MessageDiscarded,
     Session,
@@ -49,7 +47,6 @@ from terzetto import (
 from terzetto.agent import Driven, LoopDriver
 from terzetto.agent._initiator import initiated_by, require_agent
 from terzetto.llm.scripted import Delay, Gate, Hang, ScriptedModel, answer, call, say
-from terzetto.session import replay
 from terzetto.vocabulary import (
     Aborted,
     AgentExists,
@@ -1716,58 +1713,3 @@ def test_an_adapter_that_cannot_be_closed_holds_nobody_up(
         assert trio.current_time() - start <= 3
 
     played(run)()
-
-
-# --- real files, real threads --------------------------------------------------------------
-
-
-@pytest.mark.parametrize("way", ["api", "outer deadline", "sibling's exception"])
-async def test_a_cut_turn_is_on_disk_whoever_cut_it(way: str, tmp_path: Any) -> None:
-    """BC-10 C32 C176: the delivered prefix, one `step/end` and one `turn/end` with its cause, read
-    back from the files of a store that writes in threads."""
-    mine = KeyError("mine")
-    reached = trio.Event()
-
-    async def program() -> None:
-        async with terzetto.open_engine(
-            adapters=[hanging("One. Two. Thr")], store=JsonlStore(tmp_path)
-        ) as engine:
-            async with engine.open_agent(**ROUTE, session_id="a") as agent:
-                agent.followup("go")
-                async for event in agent.session.follow():
-                    if "Thr" in str(getattr(event.data, "chunk", "")):
-                        break
-                reached.set()
-                if way == "api":
-                    agent.cancel()
-                    await agent.wait_idle()
-                else:
-                    await trio.sleep_forever()
-
-    async def sibling() -> None:
-        await reached.wait()
-        raise mine
-
-    if way == "api":
-        await program()
-    elif way == "outer deadline":
-        with trio.CancelScope() as host:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(program)
-                await reached.wait()
-                host.deadline = trio.current_time()
-        assert host.cancelled_caught
-    else:
-        with pytest.raises(ExceptionGroup) as caught:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(program)
-                nursery.start_soon(sibling)
-        assert caught.value.exceptions == (mine,)
-    header, events = await JsonlStore(tmp_path).read("a")
-    session = Session(header, now_ms=lambda: 0)
-    replay(session, events)
-    cause = "UserCause" if way == "api" else "DisposedCause"
-    assert ending_kinds(session) == [f"Aborted {cause}"]
-    assert kinds(session).count("StepEnd") == 1
-    assert texts_of(session.history())[-1] == "One. Two. Thr"
-    check(session)

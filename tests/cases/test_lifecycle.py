@@ -8,14 +8,13 @@ from __future__ import annotations
 import gc
 import warnings
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
 from tests.agent.kit import check, codes, ending_kinds, endings, pending, played, results, settled
 from tests.agent.rig import one
-from tests.cases.kit import HANG, Served, calls, case, plays, says, served, text
+from tests.cases.kit import HANG, calls, case, plays, says, served, text
 
 import terzetto
 from terzetto import ProviderError, TurnFailed, UserCause, tool
@@ -29,7 +28,6 @@ from terzetto.vocabulary import (
     Completed,
     DisposedCause,
     Failed,
-    StepEnd,
     TextDelta,
     TurnEnd,
     TurnStart,
@@ -309,91 +307,6 @@ class Struck:
         chunk = await self.chunks.__anext__()
         self.host.cancel()
         return chunk
-
-
-# --- BC-10 ----------------------------------------------------------------------------------
-
-
-class SlowStore:
-    """A store whose every write takes a thread and 20 ms more."""
-
-    def __init__(self, folder: Path) -> None:
-        self.inner = terzetto.JsonlStore(folder)
-
-    async def create(self, header: Any) -> Any:
-        return SlowHandle(await self.inner.create(header))
-
-    async def open(self, session_id: str, mode: Any = "write") -> Any:
-        handle = await self.inner.open(session_id, mode)
-        return handle if mode == "read" else SlowHandle(handle)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
-
-
-class SlowHandle:
-    def __init__(self, inner: Any) -> None:
-        self.inner = inner
-
-    async def flush(self) -> None:
-        await trio.to_thread.run_sync(lambda: None)
-        await trio.sleep(0.02)
-        await self.inner.flush()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
-
-
-@case(10, "a-api", "b-outer-timeout", "c-siblings-exception")
-async def test_closing_records_are_written_in_a_cancelled_scope(
-    variant: str, tmp_path: Path
-) -> None:
-    """BC-10: the prefix, one `step/end` and one `turn/end` with the right cause, on disk."""
-    mine = KeyError("mine")
-    reached = trio.Event()
-
-    async def program(server: Any) -> None:
-        adapter = OpenAIChat(api_key="k", base_url=server.base_url)
-        async with terzetto.open_engine(adapters=[adapter], store=SlowStore(tmp_path)) as engine:
-            async with engine.open_agent(provider="openai", model="m", session_id="a") as agent:
-                agent.followup("go")
-                await Served(server, engine, agent, None).delivered(3)
-                reached.set()
-                if variant == "a-api":
-                    agent.cancel()
-                    await agent.wait_idle()
-                else:
-                    await trio.sleep_forever()
-
-    async def sibling() -> None:
-        await reached.wait()
-        raise mine
-
-    script = [plays(text("One. "), text("Two. "), text("Thr"), ending=HANG)]
-    with trio.fail_after(60):
-        async with serve_openai(script) as server:
-            if variant == "a-api":
-                await program(server)
-            elif variant == "b-outer-timeout":
-                with trio.CancelScope() as host:
-                    async with trio.open_nursery() as nursery:
-                        nursery.start_soon(program, server)
-                        await reached.wait()
-                        host.deadline = trio.current_time()
-                assert host.cancelled_caught
-            else:
-                with pytest.raises(ExceptionGroup) as caught:
-                    async with trio.open_nursery() as nursery:
-                        nursery.start_soon(program, server)
-                        nursery.start_soon(sibling)
-                assert caught.value.exceptions == (mine,)
-    header, events = await terzetto.JsonlStore(tmp_path).read("a")
-    anchors = [e.data for e in events if isinstance(e.data, AssistantMessageEvent)]
-    assert [(a.message.text, a.interrupted) for a in anchors] == [("One. Two. Thr", True)]
-    assert sum(isinstance(e.data, StepEnd) for e in events) == 1
-    ends = [e.data.ending for e in events if isinstance(e.data, TurnEnd)]
-    assert ends == [STOPPED if variant == "a-api" else GONE]
-    assert header.id == "a"
 
 
 # --- BC-50 ----------------------------------------------------------------------------------

@@ -1,13 +1,14 @@
-"""Engines on the stores that keep sessions on a disk: cut, failing, contested, and killed."""
+"""Engines on the stores that keep sessions on a disk: contested, and killed.
+
+Turns that are cut are in `tests/cases/test_persistence.py`, disks that fail in
+`test_failures.py`.
+"""
 
 from __future__ import annotations
 
-import errno
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,22 +17,15 @@ import trio
 from tests.stores.kit import made_in
 
 import terzetto
-from terzetto import TurnFailed, tool
-from terzetto.llm.scripted import Hang, ScriptedModel, answer, say
-from terzetto.stores import JsonlStore, SqliteStore, Store, _sqlite_jobs
+from terzetto import tool
+from terzetto.llm.scripted import ScriptedModel
+from terzetto.stores import JsonlStore, SqliteStore, Store
 from terzetto.testing import history_is_valid
 from terzetto.vocabulary import (
-    Aborted,
-    AssistantMessageEvent,
-    Completed,
-    DisposedCause,
     Event,
-    Failed,
     SessionLocked,
-    StepEnd,
     ToolResultEvent,
     TurnEnd,
-    UserCause,
 )
 
 ROUTE: Any = {"provider": "scripted", "model": "m"}
@@ -50,96 +44,6 @@ def another(store: Store) -> Store:
 
 def endings(events: list[Event]) -> list[object]:
     return [event.data.ending for event in events if isinstance(event.data, TurnEnd)]
-
-
-# --- cut --------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("way", ["api", "deadline", "sibling"])
-async def test_what_closes_a_cut_turn_is_on_the_disk(store: Store, way: str) -> None:
-    """BC-10, C32"""
-    mine, reached = KeyError("mine"), trio.Event()
-    model = ScriptedModel(lambda request: answer(say("One. Two. Thr"), Hang()))
-
-    async def program() -> None:
-        async with terzetto.open_engine(adapters=[model], store=store) as engine:
-            async with engine.open_agent(**ROUTE, session_id="a") as agent:
-                agent.followup("go")
-                async for event in agent.session.follow():
-                    if "Thr" in str(getattr(event.data, "chunk", "")):
-                        break
-                reached.set()
-                if way == "api":
-                    agent.cancel()
-                    await agent.wait_idle()
-                else:
-                    await trio.sleep_forever()
-
-    async def sibling() -> None:
-        await reached.wait()
-        raise mine
-
-    if way == "api":
-        await program()
-    elif way == "deadline":
-        with trio.CancelScope() as host:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(program)
-                await reached.wait()
-                host.deadline = trio.current_time()
-        assert host.cancelled_caught
-    else:
-        with pytest.raises(ExceptionGroup) as caught:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(program)
-                nursery.start_soon(sibling)
-        assert caught.value.exceptions == (mine,)
-    _, events = await another(store).read("a")
-    anchors = [e.data for e in events if isinstance(e.data, AssistantMessageEvent)]
-    assert [(a.message.text, a.interrupted) for a in anchors] == [("One. Two. Thr", True)]
-    assert sum(isinstance(e.data, StepEnd) for e in events) == 1
-    assert endings(events) == [Aborted(UserCause() if way == "api" else DisposedCause())]
-    assert [event.seq for event in events] == list(range(len(events)))
-
-
-# --- failing ----------------------------------------------------------------------------
-
-
-@contextmanager
-def full_disk() -> Iterator[None]:
-    def fail(*args: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "fdatasync", fail)
-        patch.setattr(_sqlite_jobs, "commit", fail)
-        yield
-
-
-async def test_a_turn_on_a_full_disk_fails_and_the_next_one_saves_all(store: Store) -> None:
-    """BC-47: the failure is told when it happens, and nothing is missing afterwards."""
-    model = ScriptedModel(lambda request: f"I have read {len(request.messages)}.")
-    async with terzetto.open_engine(adapters=[model], store=store) as engine:
-        async with engine.open_agent(**ROUTE, session_id="a") as agent:
-            await agent.ask("one")
-            with full_disk():
-                with pytest.raises(TurnFailed) as caught:
-                    await agent.ask("two")
-                assert caught.value.code == "STORE"
-                saved = agent.session.durable_seq
-                assert saved < len(agent.session.events) - 1
-            assert (await agent.ask("three")).text == "I have read 4."
-            assert agent.session.durable_seq == len(agent.session.events) - 1
-            history = agent.session.history()
-    _, events = await another(store).read("a")
-    assert [event.seq for event in events] == list(range(len(events)))
-    first, second, third = endings(events)
-    assert (first, third) == (Completed(), Completed())
-    assert isinstance(second, Failed)
-    assert second.error.code == "STORE"
-    async with terzetto.open_engine(adapters=[model], store=another(store)) as engine:
-        async with engine.open_agent(**ROUTE, resume="a") as agent:
-            assert agent.session.history() == history
 
 
 # --- contested --------------------------------------------------------------------------
