@@ -6,8 +6,8 @@
 - ``store.memory``: what one streamed piece leaves in memory.
 - ``store.resume``: getting a session back, for each of its events.
 
-The floors write the same facts as plain JSON lines, or rows of a table, without checks and
-without Trio, in as many groups, each with its sync.
+The floors write the same facts as plain JSON lines, or rows of a table, without checks, in as
+many groups, each with its sync and its thread.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from terzetto.vocabulary import AssistantChunk, SessionHeader, SessionId, TextDe
 from ._measure import Clock, Counted, Sample, Scale, alternate, counting
 from ._places import CLOCKS, MAKE, Kind, Where, folder, places
 from ._rows import Count, Ratio, Row
-from ._run import main
+from ._run import Parts, main
 from ._work import WORD, Load, WorkModel, note, one_turn, working
 from .floors import Fields, line, write_lines, write_rows
 
@@ -76,16 +76,15 @@ class Meter:
 # --- a store alone --------------------------------------------------------------------------
 
 
-def write(scale: Scale) -> Iterable[Row]:
+def write(where: Where, scale: Scale) -> Iterable[Row]:
     """Events handed to one session, or to many at the same time, and flushed in groups."""
-    for where in places():
-        count = scale.pick(2_000 if where == "memory" else 400, 40)
-        for kind in KINDS:
-            for sessions in scale.pick((1, 50), (3,)):
-                for group in scale.pick((1, 20), (5,)):
-                    name = f"{kind} {where}, {_times(sessions, 'session')}, flush every {group}"
-                    working = partial(_written, sessions, max(count // sessions, group), group)
-                    yield _row(name, working, kind, where, scale, None)
+    count = scale.pick(2_000 if where == "memory" else 400, 40)
+    for kind in KINDS:
+        for sessions in scale.pick((1, 50), (3,)):
+            for group in scale.pick((1, 20), (5,)):
+                name = f"{kind}, {_times(sessions, 'session')}, flush every {group}"
+                working = partial(_written, sessions, max(count // sessions, group), group)
+                yield _row(name, working, kind, where, scale, None)
 
 
 async def _written(sessions: int, count: int, group: int, store: Store, clock: Clock) -> Work:
@@ -120,16 +119,14 @@ def chunk_events(count: int) -> list[Event]:
 # --- agents on a store ----------------------------------------------------------------------
 
 
-def levels(scale: Scale) -> Iterable[Row]:
+def levels(where: Where, scale: Scale) -> Iterable[Row]:
     """Agents that stream and call tools, until all of it is durable."""
-    for where in places():
-        for kind in KINDS:
-            for agents in scale.pick((1, 50), (2,)):
-                load = scale.pick(Load(20, 20) if agents == 1 else Load(3, 6), Load(2, 2))
-                for level in LEVELS:
-                    name = f"{kind} {where}, {_times(agents, 'agent')}, {level}"
-                    working = partial(_turns, agents, load)
-                    yield _row(name, working, kind, where, scale, None)
+    for kind in KINDS:
+        for agents in scale.pick((1, 50), (2,)):
+            load = scale.pick(Load(20, 20) if agents == 1 else Load(3, 6), Load(2, 2))
+            for level in LEVELS:
+                name = f"{kind}, {_times(agents, 'agent')}, {level}"
+                yield _row(name, partial(_turns, agents, load), kind, where, scale, None)
 
 
 async def _turns(agents: int, load: Load, store: Store, clock: Clock) -> Work:
@@ -183,8 +180,8 @@ def _recorded(working: Working, kind: Kind, where: Where) -> tuple[Work, list[li
 def _floor(kind: Kind, where: Where, logs: Sequence[Sequence[Fields]], groups: int) -> float:
     with folder(where) as path:
         if kind == "jsonl":
-            return write_lines(path, logs, groups, CLOCKS[where])
-        return write_rows(path / "floor.db", logs, groups, CLOCKS[where])
+            return trio.run(write_lines, path, logs, groups, CLOCKS[where])
+        return trio.run(write_rows, path / "floor.db", logs, groups, CLOCKS[where])
 
 
 # --- counts ---------------------------------------------------------------------------------
@@ -294,9 +291,9 @@ def _times(count: int, what: str) -> str:
     return f"1 {what}" if count == 1 else f"{count} {what}s"
 
 
-PARTS = {
-    "store.write": write,
-    "store.levels": levels,
+PARTS: Parts = {
+    **{f"store.write.{where}": partial(write, where) for where in places()},
+    **{f"store.levels.{where}": partial(levels, where) for where in places()},
     "store.counts": counts,
     "store.memory": memory,
     "store.resume": resume,
