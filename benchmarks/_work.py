@@ -21,6 +21,7 @@ from terzetto.vocabulary import (
     BlockStart,
     CallId,
     DefaultField,
+    Durability,
     Finish,
     Stop,
     StreamChunk,
@@ -103,12 +104,21 @@ if TYPE_CHECKING:
 
 @asynccontextmanager
 async def working(
-    store: Store | None, load: Load, agents: int = 1, *, cap: int = 10
+    store: Store | None,
+    load: Load,
+    agents: int = 1,
+    *,
+    cap: int = 10,
+    durability: Durability = "step",
 ) -> AsyncIterator[list[Agent]]:
     """So many agents over *store* that have done nothing yet."""
     async with (
         terzetto.open_engine(
-            adapters=[WorkModel(load)], tools=[note], store=store, max_parallel_tool_calls=cap
+            adapters=[WorkModel(load)],
+            tools=[note],
+            store=store,
+            max_parallel_tool_calls=cap,
+            durability=durability,
         ) as engine,
         AsyncExitStack() as stack,
     ):
@@ -121,7 +131,8 @@ async def _opened(engine: Engine, stack: AsyncExitStack, number: int) -> Agent:
 
 
 async def one_turn(agents: Sequence[Agent]) -> int:
-    """Every agent does its turn, all at the same time; how many events that took."""
+    """Every agent does its turn, all at the same time, until it is durable; how many events
+    that took."""
     before = sum(len(agent.session.events) for agent in agents)
     async with trio.open_nursery() as nursery:
         for agent in agents:
@@ -131,3 +142,4 @@ async def one_turn(agents: Sequence[Agent]) -> int:
 
 async def _one_turn(agent: Agent) -> None:
     await agent.ask("Work.")
+    await agent.flush()

@@ -29,7 +29,7 @@ import terzetto
 from terzetto import Event, SqliteStore, Store
 from terzetto.session._codec import encode_event
 from terzetto.stores import WriteHandle
-from terzetto.vocabulary import AssistantChunk, SessionHeader, SessionId, TextDelta
+from terzetto.vocabulary import AssistantChunk, Durability, SessionHeader, SessionId, TextDelta
 
 from ._measure import Clock, Counted, Sample, Scale, alternate, counting
 from ._places import CLOCKS, MAKE, Kind, Where, folder, places
@@ -40,7 +40,7 @@ from .floors import Fields, line, write_lines, write_rows
 
 KINDS: tuple[Kind, ...] = ("jsonl", "sqlite")
 AGAINST: dict[Kind, str] = {"jsonl": "bare lines", "sqlite": "bare rows"}
-LEVELS = ("step",)
+LEVELS: tuple[Durability, ...] = ("lazy", "step", "each")
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -126,11 +126,11 @@ def levels(where: Where, scale: Scale) -> Iterable[Row]:
             load = scale.pick(Load(20, 20) if agents == 1 else Load(3, 6), Load(2, 2))
             for level in LEVELS:
                 name = f"{kind}, {_times(agents, 'agent')}, {level}"
-                yield _row(name, partial(_turns, agents, load), kind, where, scale, None)
+                yield _row(name, partial(_turns, agents, load, level), kind, where, scale, None)
 
 
-async def _turns(agents: int, load: Load, store: Store, clock: Clock) -> Work:
-    async with working(store, load, agents) as workers:
+async def _turns(agents: int, load: Load, level: Durability, store: Store, clock: Clock) -> Work:
+    async with working(store, load, agents, durability=level) as workers:
         with counting() as counted:
             meter = Meter(store, counted, clock)
             return meter.work(await one_turn(workers))
@@ -247,7 +247,7 @@ def resume(scale: Scale) -> Iterable[Row]:
     for kind in KINDS:
         with folder(places()[-1]) as path:
             store = MAKE[kind](path)
-            work = trio.run(_turns, 1, load, store, time.perf_counter)
+            work = trio.run(_turns, 1, load, "lazy", store, time.perf_counter)
             _, events = trio.run(store.read, "s0")
             lines = [line(dict(encode_event(event))) for event in events]
             found = alternate(

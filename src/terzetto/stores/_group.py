@@ -91,8 +91,9 @@ class Group(Generic[J]):
             if not batch.begun:
                 batch.leave(entry)
             raise
-        with trio.CancelScope(shield=True):
-            await batch.ended.wait()
+        if not batch.ended.is_set():  # it is, for the leader
+            with trio.CancelScope(shield=True):
+                await batch.ended.wait()
         if entry in batch.failures:
             raise batch.failures[entry]
 
