@@ -7,7 +7,8 @@ from typing import Any
 
 from attrs import define
 
-from terzetto.agent import _step
+from terzetto import Durability
+from terzetto.agent import _beginning, _step
 from terzetto.session import _recovery
 from terzetto.stores import Store, WriteHandle, _jsonl_file
 from terzetto.vocabulary import Event, SessionHeader
@@ -20,12 +21,17 @@ def seed_defect(name: str) -> None:
 
 def starts_early() -> None:
     """Bodies start while their calls are not saved."""
-    _step.StepLog.must_flush = lambda self: False  # type: ignore[method-assign]
+    _step.StepLog.must_flush = lambda self, *args: False  # type: ignore[method-assign]
 
 
 def forgets_starts() -> None:
     """Recovery says of recorded calls that they never started."""
     _recovery._UNKNOWN = _recovery._NOT_STARTED
+
+
+def trusts_lazy() -> None:
+    """Recovery takes a lazy store for one that had promised something about starts."""
+    _beginning.evolve = lambda closing, **changes: closing  # type: ignore[attr-defined]
 
 
 def no_sync() -> None:
@@ -40,19 +46,22 @@ def nothing() -> None:
 DEFECTS: dict[str, Callable[[], None]] = {
     "starts early": starts_early,
     "forgets starts": forgets_starts,
+    "trusts lazy": trusts_lazy,
     "no sync": no_sync,
     "says saved": nothing,
 }
 
-SEEDED: Sequence[tuple[str, str, bool, str]] = (
-    ("says saved", "jsonl", False, "was durable"),
-    ("says saved", "sqlite", False, "was durable"),
-    ("starts early", "jsonl", False, "is in no log"),
-    ("starts early", "sqlite", False, "is in no log"),
-    ("forgets starts", "sqlite", False, "began, and its result says TOOL_NOT_STARTED"),
-    ("no sync", "jsonl", True, "was durable"),
+SEEDED: Sequence[tuple[str, str, Durability, bool, str]] = (
+    ("says saved", "jsonl", "step", False, "was durable"),
+    ("says saved", "sqlite", "lazy", False, "was durable"),
+    ("says saved", "sqlite", "each", False, "was durable"),
+    ("starts early", "jsonl", "step", False, "is in no log"),
+    ("starts early", "sqlite", "step", False, "is in no log"),
+    ("forgets starts", "sqlite", "each", False, "began, and its result says TOOL_NOT_STARTED"),
+    ("trusts lazy", "jsonl", "lazy", False, "a lazy log says that a call was not started"),
+    ("no sync", "jsonl", "step", True, "was durable"),
 )
-"""Each with a store, whether the power is cut, and what must be said of it."""
+"""Each with a store, a level, whether the power is cut, and what must be said of it."""
 
 
 def lying(store: Store) -> Any:
@@ -67,8 +76,8 @@ class _Liar:
     async def create(self, header: SessionHeader) -> _Lie:
         return _Lie(await self.store.create(header))
 
-    async def open(self, *args: Any) -> _Lie:
-        return _Lie(await self.store.open(*args))
+    async def open(self, *args: Any, **options: Any) -> _Lie:
+        return _Lie(await self.store.open(*args, **options))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.store, name)

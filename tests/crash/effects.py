@@ -23,10 +23,24 @@ from tests.crash.syncs import note_syncs
 from tests.llm.strict import judge
 
 import terzetto
-from terzetto import Agent, Engine, Read, Session, Tool, ToolRun, Turn, Write, tool
+from terzetto import (
+    Agent,
+    Durability,
+    Engine,
+    Read,
+    Session,
+    Tool,
+    ToolCallHook,
+    ToolRun,
+    Turn,
+    Write,
+    tool,
+)
+from terzetto.hooks import Proceed
 from terzetto.llm._openai_wire import encode_request
 from terzetto.llm.scripted import Entry, Part, ScriptedModel, answer, call, say
 from terzetto.testing import history_is_valid
+from terzetto.tools import PreExecute
 from terzetto.vocabulary import (
     AssistantMessage,
     MessageDiscarded,
@@ -57,7 +71,7 @@ class Plan:
 
     kind: str
     folder: Path
-    durability: str
+    durability: Durability
     life: int
     seed: int
     aim: Aim | None = None
@@ -96,9 +110,6 @@ class _Life:
         model = ScriptedModel(Mind(plan.life, self.chance, self.ledger).answer)
         store: Any = make_store(plan.kind, plan.folder)
         store = lying(store) if plan.defect == "says saved" else store
-        options: dict[str, Any] = {}
-        if plan.durability != "step":
-            options["durability"] = plan.durability
         async with (
             trio.open_nursery() as self._nursery,
             terzetto.open_engine(
@@ -106,9 +117,11 @@ class _Life:
                 tools=self.tools(),
                 store=store,
                 max_parallel_tool_calls=AT_ONCE,
-                **options,
+                durability=plan.durability,
             ) as self._engine,
         ):
+            if self.chance.random() < 0.5:
+                self._engine.scope.hooks.tool_pre_execute.listen(self.hesitate)
             for session_id in plan.torn:
                 async with self._engine.open_agent(**ROUTE, resume=session_id) as agent:
                     self.watch(agent)
@@ -142,10 +155,9 @@ class _Life:
     def tools(self) -> Sequence[Tool]:
         @tool(parallel=True)
         async def note(effect: str, run: ToolRun) -> str:
-            """An effect beside others. Now and then it ends its turn."""
+            """An effect beside others. Now and then somebody disturbs it."""
             with self.having(run, effect):
-                if self.chance.random() < 0.04:
-                    terzetto.current_agent().cancel()
+                self.disturb()
                 await self.dwell()
             return effect
 
@@ -187,6 +199,25 @@ class _Life:
 
     def having(self, run: ToolRun, effect: str) -> _Having:
         return _Having(self, run.agent.id, run.call_id, effect, run.name)
+
+    def disturb(self) -> None:
+        """Now and then: end the turn or the step, or say something into it."""
+        agent = terzetto.current_agent()
+        assert agent is not None
+        what = self.chance.random()
+        if what < 0.03:
+            agent.cancel()
+        elif what < 0.06:
+            agent.interrupt("Wait.")
+        elif what < 0.10:
+            agent.steer("By the way.")
+
+    async def hesitate(
+        self, value: ToolCallHook, proceed: Proceed[ToolCallHook, PreExecute]
+    ) -> PreExecute:
+        """A policy that now and then thinks about a call, which ends the wave before it."""
+        await self.dwell()
+        return await proceed()
 
     async def dwell(self) -> None:
         """Let others run for a while; how long is a matter of chance."""

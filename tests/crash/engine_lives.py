@@ -33,9 +33,10 @@ from tests.crash.lives import make_store
 from tests.crash.syncs import cut_power, files_of
 from tests.crash.verdicts import Fate, answers, of_a_log, of_the_effects
 
+from terzetto import Durability
 from terzetto.vocabulary import Event, SessionHeader, SessionNotFound, TurnEnd, TurnStart
 
-LEVELS = ("step", "lazy", "each")
+LEVELS: Sequence[Durability] = ("step", "lazy", "each")
 UNSYNCED = {"jsonl": MOMENTS["jsonl"], "sqlite": ("after the commit",)}
 """Moments at which a power cut takes something: these come before a sync is noted."""
 OF_EFFECTS = ("began", "ended", "acknowledged", "told")
@@ -83,7 +84,7 @@ class LogLife:
     """The lives of one log, and of its children's."""
 
     kind: str
-    level: str
+    level: Durability
     folder: Path
     seed: int
     defect: str | None = None
@@ -262,7 +263,7 @@ def _begin(plan: Plan, told: Connection | None) -> None:
 
 def kill(
     kind: str,
-    level: str,
+    level: Durability,
     kills: int,
     seed: int,
     *,
@@ -284,15 +285,17 @@ def kill(
 def break_it(seed: int) -> int:
     """Plant each defect, and see that it is told; the exit code."""
     missed = 0
-    for defect, kind, power, words in SEEDED:
+    for defect, kind, level, power, words in SEEDED:
         seen: list[str] = []
         for attempt in range(5):  # until somebody dies where it shows
-            found = kill(kind, "step", 3, seed + attempt, defect=defect, power=power)
+            found = kill(kind, level, 3, seed + attempt, defect=defect, power=power)
             seen = [told for told in found.violations if words in told]
             if seen:
                 break
         missed += not seen
-        print(f"{defect!r} on {kind}: {'seen: ' + seen[0] if seen else 'NOT SEEN'}", flush=True)
+        print(
+            f"{defect!r}, {kind}, {level}: {'seen: ' + seen[0] if seen else 'NOT SEEN'}", flush=True
+        )
     print(f"{len(SEEDED)} defects, {missed} not seen")
     return 1 if missed else 0
 

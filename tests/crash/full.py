@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import logging
 import os
 import resource
@@ -29,7 +30,7 @@ from attrs import define, field
 from tests.crash.lives import make_store
 
 import terzetto
-from terzetto import Agent, Tool, ToolRun, TurnFailed, tool
+from terzetto import Agent, Durability, Tool, ToolRun, TurnFailed, tool
 from terzetto.llm.scripted import Entry, ScriptedModel, answer, call
 from terzetto.testing import history_is_valid
 from terzetto.testing._invariants import Evidence, check_invariants
@@ -45,6 +46,7 @@ from terzetto.vocabulary import (
 ROUTE: Mapping[str, Any] = {"provider": "scripted", "model": "m"}
 SESSION = "s"
 KINDS = ("jsonl", "sqlite")
+LEVELS: Sequence[Durability] = ("step", "lazy", "each")
 MEGABYTE = 1 << 20
 
 
@@ -118,7 +120,7 @@ def limited() -> Iterator[Room]:
 def small_disk() -> Iterator[Room | None]:
     """None where nothing may be mounted."""
     with tempfile.TemporaryDirectory() as folder:
-        mount = ["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", folder]
+        mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", folder]
         with contextlib.suppress(FileNotFoundError):
             if subprocess.run(mount, capture_output=True, check=False).returncode == 0:
                 try:
@@ -134,9 +136,10 @@ def small_disk() -> Iterator[Room | None]:
 
 @define
 class Round:
-    """An engine, and what happens to it. *again*: whether it is left while the disk is full."""
+    """An engine, and what happens to it. *leaves*: whether it is left while the disk is full."""
 
     kind: str
+    level: Durability
     room: Room
     size: int
     leaves: bool
@@ -191,14 +194,17 @@ class Round:
             if troubled:
                 self._expect(asked == self._asked, "a request was sent in spite of trouble")
             return
-        saved = agent.session.durable_seq == len(agent.session.events) - 1
-        if not saved:
+        if self.level == "lazy":  # nobody waited for the disk
+            with contextlib.suppress(StoreError):
+                await agent.flush()
+        if agent.session.durable_seq < len(agent.session.events) - 1:
             self.failures += 1
             self._expect(agent.health is not None, "the end is not saved, and nobody says so")
 
     async def _go_on(self, agent: Agent) -> None:
         """With room again everything is saved by the next turn, in order."""
         await agent.ask("after")
+        await agent.flush()
         session = agent.session
         self._expect(agent.health is None, f"there is room, and still: {agent.health}")
         self._expect(session.durable_seq == len(session.events) - 1, "not all is saved")
@@ -235,6 +241,7 @@ class Round:
             adapters=[ScriptedModel(self._answer)],
             tools=self._tools(),
             store=make_store(self.kind, self.room.folder),
+            durability=self.level,
         )
 
     def _answer(self, request: Request) -> Entry:
@@ -259,8 +266,10 @@ class Round:
         return [beside, alone]
 
     async def _begins(self, run: ToolRun) -> None:
-        """A body: its call must be on the disk by now."""
+        """A body: its call must be on the disk by now; with lazy, while there is trouble."""
         self.began += 1
+        if self.level == "lazy" and (self._agent is None or self._agent.health is None):
+            return
         _, stored = await make_store(self.kind, self.room.folder).read(SESSION)
         calls = {e.data.call_id for e in stored if isinstance(e.data, ToolCallEvent)}
         self._expect(run.call_id in calls, f"{run.call_id} began, and its call is not saved")
@@ -281,14 +290,14 @@ class Found:
     problems: list[str] = field(factory=list)
 
 
-def sweep(kind: str, room: Room, stride: int, found: Found) -> None:
+def sweep(kind: str, level: Durability, room: Room, stride: int, found: Found) -> None:
     """Rounds with ever more room, from none, until the turn fits in."""
     size, fits = 0, 0
     while fits < 2:
         for leaves in (False, True):
             with tempfile.TemporaryDirectory(dir=room.folder) as folder:
                 inner = type(room)(Path(folder))  # type: ignore[call-arg]
-                one = Round(kind, inner, size, leaves)
+                one = Round(kind, level, inner, size, leaves)
                 try:
                     trio.run(one.run)
                 except Exception as error:  # whatever it is, it must not be
@@ -298,7 +307,9 @@ def sweep(kind: str, room: Room, stride: int, found: Found) -> None:
             found.full += one.failures > 0
             found.began += one.began
             fits = 0 if one.failures else fits + 1
-            where = f"{kind}, {type(room).__name__}, {size} bytes of room, leaves: {leaves}"
+            where = (
+                f"{kind}, {level}, {type(room).__name__}, {size} bytes of room, leaves: {leaves}"
+            )
             found.problems += [f"{where}: {problem}" for problem in one.problems]
             if size > MEGABYTE:
                 found.problems.append(f"{where}: it does not fit in a megabyte")
@@ -309,20 +320,23 @@ def sweep(kind: str, room: Room, stride: int, found: Found) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.crash.full_disk", description=__doc__)
     parser.add_argument("--store", choices=[*KINDS, "all"], default="all")
+    parser.add_argument("--durability", choices=[*LEVELS, "all"], default="all")
     parser.add_argument("--stride", type=int, default=1, help="try every n-th size only")
     options = parser.parse_args(arguments)
     logging.getLogger("terzetto").addHandler(logging.NullHandler())
     found = Found()
-    for kind in KINDS if options.store == "all" else [options.store]:
+    kinds = KINDS if options.store == "all" else [options.store]
+    levels = LEVELS if options.durability == "all" else [options.durability]
+    for kind, level in itertools.product(kinds, levels):
         for make in (limited, small_disk):
             one = Found()
             with make() as room:
                 if room is None:
                     print(f"{kind}: nothing may be mounted here; the limit alone is tried")
                     continue
-                sweep(kind, room, options.stride, one)
+                sweep(kind, level, room, options.stride, one)
             print(
-                f"{kind}, {type(room).__name__}: {one.rounds} rounds, full in {one.full}, "
+                f"{kind}, {level}, {type(room).__name__}: {one.rounds} rounds, full in {one.full}, "
                 f"{one.began} bodies began, {len(one.problems)} violations",
                 flush=True,
             )

@@ -16,7 +16,7 @@ from attrs import define, field
 from tests.crash.lives import make_store
 
 import terzetto
-from terzetto import Tool, tool
+from terzetto import Durability, Tool, tool
 from terzetto.llm.scripted import ScriptedModel, answer, call
 from terzetto.stores import Store, WriteHandle
 from terzetto.vocabulary import Event, SessionHeader, ToolCallEvent
@@ -46,18 +46,17 @@ class Stop:
             await trio.sleep_forever()
 
 
-def live(kind: str, folder: Path, durability: str, point: str, told: Connection) -> None:
+def live(kind: str, folder: Path, durability: Durability, point: str, told: Connection) -> None:
     """Until killed at *point*, in the first turn of the session."""
     trio.run(_live, kind, folder, durability, Stop(point, told))
 
 
-async def _live(kind: str, folder: Path, durability: str, stop: Stop) -> None:
+async def _live(kind: str, folder: Path, durability: Durability, stop: Stop) -> None:
     model = ScriptedModel([answer(*(call("mark", name=n, id=f"call-{n}") for n in "abc"))])
-    options: dict[str, Any] = {} if durability == "step" else {"durability": durability}
     store: Any = _Stopping(make_store(kind, folder), stop)
     async with (
         terzetto.open_engine(
-            adapters=[model], tools=[marking(folder, stop)], store=store, **options
+            adapters=[model], tools=[marking(folder, stop)], store=store, durability=durability
         ) as engine,
         engine.open_agent(**ROUTE, session_id=SESSION) as agent,
     ):

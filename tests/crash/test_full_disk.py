@@ -31,7 +31,7 @@ KINDS = ["jsonl", "sqlite"]
 
 def test_a_full_disk_is_loud_and_loses_nothing() -> None:
     """BC-47, C148: at some sizes of what is left; every second engine is left while it is full."""
-    code, lines = run("full_disk", "--stride", "12")
+    code, lines = run("full_disk", "--stride", "40")
     assert code == 0, "\n".join(lines)
     found = re.fullmatch(r"(\d+) rounds, full in (\d+), 0 violations", lines[-1])
     assert found is not None
@@ -189,12 +189,8 @@ async def test_a_folder_that_is_moved_away_and_back(kind: str, tmp_path: Path) -
         ) as engine,
         engine.open_agent(**ROUTE, session_id="s") as agent,
     ):
-        if kind == "jsonl":  # an open file moves with its folder, and is written to all the same
+        with pytest.raises(TurnFailed, match=r"somebody has removed or (moved|replaced)"):
             await agent.ask("go")
-            assert agent.health is None
-        else:
-            with pytest.raises(TurnFailed, match="removed or replaced"):
-                await agent.ask("go")
         away.rename(folder)
         assert (await agent.ask("and?")).text == "Done."
         assert agent.health is None

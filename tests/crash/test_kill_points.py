@@ -12,6 +12,7 @@ from tests.crash.points import POINTS, ROUTE, SESSION, live, marking
 from tests.llm.strict import judge
 
 import terzetto
+from terzetto import Durability
 from terzetto.llm._openai_wire import encode_request
 from terzetto.llm.scripted import ScriptedModel
 from terzetto.testing import history_is_valid
@@ -33,12 +34,23 @@ STEP: dict[str, Saved] = {
 """What is marked when it is killed there, and what the results say; None: the real one."""
 
 
+EACH = STEP | {
+    # What is recorded before a call is saved before the call is recorded.
+    "before a is saved": ("", [NOT_STARTED, NOT_STARTED, NOT_STARTED]),
+    "before b is saved": ("a", [None, NOT_STARTED, NOT_STARTED]),
+}
+SAVED: dict[Durability, dict[str, Saved]] = {"step": STEP, "each": EACH}
+
+
+@pytest.mark.parametrize("level", SAVED)
 @pytest.mark.parametrize("kind", ["jsonl", "sqlite"])
 @pytest.mark.parametrize("point", POINTS)
-async def test_no_effect_is_repeated_or_denied(kind: str, point: str, tmp_path: Path) -> None:
-    """BC-44, C145: after SIGKILL at each point, with each store."""
-    marks, results = STEP[point]
-    killed_at(point, kind, tmp_path, "step")
+async def test_no_effect_is_repeated_or_denied(
+    point: str, kind: str, level: Durability, tmp_path: Path
+) -> None:
+    """BC-44, C145: after SIGKILL at each point, with each store and each level that waits."""
+    marks, results = SAVED[level][point]
+    killed_at(point, kind, tmp_path, level)
     assert marked(tmp_path) == marks
     requests = []
     model = ScriptedModel(lambda request: requests.append(request) or "I see.")
@@ -64,7 +76,7 @@ async def test_no_effect_is_repeated_or_denied(kind: str, point: str, tmp_path: 
     assert judge(encode_request(request)) == []
 
 
-def killed_at(point: str, kind: str, folder: Path, durability: str) -> None:
+def killed_at(point: str, kind: str, folder: Path, durability: Durability) -> None:
     """A session in *folder* whose process was killed there."""
     end, told = multiprocessing.Pipe(duplex=False)
     child = children().Process(target=live, args=(kind, folder, durability, point, told))
