@@ -13,12 +13,32 @@ from typing import Any
 
 import pytest
 import trio
-from attrs import frozen
-from tests.agent.kit import ROUTE, check, ending_kinds, engine_on, played, settled, tasks
-from tests.agent.trouble import POINTS, SCRIPT, Life, Point, check_resumes, marking, meets, stored
+from attrs import define, field, frozen
+from tests.agent.kit import ROUTE, check, ending_kinds, engine_on, play, played, settled, tasks
+from tests.agent.trouble import (
+    POINTS,
+    SCRIPT,
+    Life,
+    Point,
+    check_crash_now,
+    check_resumes,
+    marking,
+    meets,
+    stored,
+)
 
-from terzetto import AgentErrorNotice, Engine, MemoryStore, StoreError, tool
-from terzetto.llm.scripted import Hang, ScriptedModel, answer, call, say
+from terzetto import (
+    Agent,
+    AgentErrorNotice,
+    Durability,
+    Engine,
+    Event,
+    MemoryStore,
+    StoreError,
+    TurnFailed,
+    tool,
+)
+from terzetto.llm.scripted import Delay, Hang, ScriptedModel, answer, call, say
 from terzetto.testing import (
     Fault,
     FaultEffect,
@@ -26,8 +46,9 @@ from terzetto.testing import (
     SimulatedDisk,
     StoreCall,
     StoreOperation,
+    history_is_valid,
 )
-from terzetto.vocabulary import CorruptLog, ForkError, SessionExists, SessionNotFound
+from terzetto.vocabulary import CorruptLog, ForkError, SessionExists, SessionNotFound, ToolCallEvent
 
 
 @frozen
@@ -87,6 +108,151 @@ def test_a_flush_that_fails_in_a_turn(
         await meets(FaultyStore(kind()), point, trouble.arm, once=once, said=trouble.said)
 
     run()
+
+
+# --- at every level -------------------------------------------------------------------------
+
+LEVELS: list[Durability] = ["step", "lazy", "each"]
+SLOWLY = (
+    answer(
+        say("let me see", pieces=["let ", "me ", "see"]),
+        Delay(1),
+        call("mark", name="a"),
+        Delay(1),
+        call("mark", name="b"),
+    ),
+    answer(say("done"), Delay(1)),
+)
+
+
+@define(eq=False)
+class Watched:
+    """A life in which nothing may show outside that its level promised to be stored."""
+
+    store: FaultyStore
+    level: Durability
+    agent: Agent | None = None
+    ran: list[str] = field(factory=list)
+    heard: list[AgentErrorNotice] = field(factory=list)
+    wrong: list[str] = field(factory=list)
+    model: ScriptedModel = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.model = ScriptedModel(self.answered)
+
+    def answered(self, request: object) -> Any:
+        self.look(len(self.events))
+        number = len(self.model.requests) - 1
+        return SLOWLY[number] if number < len(SLOWLY) else "again"
+
+    @property
+    def events(self) -> list[Event]:
+        return list(self.agent.session.events) if self.agent else []
+
+    def look(self, stored: int) -> None:
+        """No request and no body in trouble; and so much of the log is stored by then."""
+        assert self.agent is not None
+        # Collected: what is raised in a body is the model's to see, not ours.
+        if self.agent.health is not None:
+            self.wrong.append(f"in trouble at {len(self.events)}")
+        if self.level != "lazy" and self.agent.session.durable_seq < stored - 1:
+            self.wrong.append(f"{stored} events have to be stored")
+
+    def tool(self) -> Any:
+        @tool(parallel=True)
+        async def mark(name: str) -> str:
+            """Leave a mark."""
+            (recorded,) = [
+                event.seq
+                for event in self.events
+                if isinstance(event.data, ToolCallEvent) and f'"{name}"' in event.data.arguments
+            ]
+            self.look(recorded + 1)
+            self.ran.append(name)
+            await trio.sleep(1)
+            return "marked"
+
+        return mark
+
+
+@pytest.mark.parametrize("effect", ["none", "part", "all"])
+@pytest.mark.parametrize("once", [True, False], ids=["once", "until mended"])
+@pytest.mark.parametrize("level", LEVELS)
+def test_whichever_flush_fails_at_any_level(
+    level: Durability, once: bool, effect: FaultEffect
+) -> None:
+    """BC-47 C147 C149: whatever was to be written, by whom and when, somebody is told; nothing
+    shows outside that is not stored; and nothing is lost, doubled, or tried for ever."""
+    nth = 1
+    while play(fails_at, nth, level, once, effect):
+        nth += 1
+    assert nth > {"step": 4, "lazy": 4, "each": 12}[level]
+
+
+async def fails_at(nth: int, level: Durability, once: bool, effect: FaultEffect) -> bool:
+    """Whether there was such a flush in a turn and a second after it."""
+    store = FaultyStore(MemoryStore())
+    life = Watched(store, level)
+    options: dict[str, Any] = {"store": store, "durability": level}
+    async with engine_on(life.model, [life.tool()], **options) as engine:
+        async with engine.open_agent(**ROUTE, session_id="a") as agent:
+            life.agent = agent
+            agent.scope.hooks.agent_error.listen(life.heard.append)
+            fault = store.fail(
+                "flush", errno.ENOSPC, nth=nth, times=1 if once else None, effect=effect
+            )
+            await tried(life, "go")
+            await trio.sleep(1)
+            if fault.hits:
+                await after_a_failure(life, once)
+            check(agent.session)
+            await check_crash_now(life, store)
+            fault.mend()
+            while (await agent.ask("once more")).text != "again":
+                pass  # what was left of the script
+            await agent.flush()
+            assert agent.health is None
+            assert await stored(store) == life.events
+            assert history_is_valid(life.model.requests[-1].messages) == []
+            check(agent.session)
+    assert await stored(store) == life.events
+    assert engine.unsaved == {}
+    assert life.wrong == []
+    return fault.hits > 0
+
+
+async def tried(life: Watched, text: str) -> None:
+    assert life.agent is not None
+    try:
+        await life.agent.ask(text)
+    except TurnFailed as failed:
+        assert failed.code == "STORE"
+        assert "No space left" in failed.failure.message
+
+
+async def after_a_failure(life: Watched, once: bool) -> None:
+    agent = life.agent
+    assert agent is not None
+    assert life.heard, "somebody is told"
+    assert {notice.failure.code for notice in life.heard} == {"STORE"}
+    if once:
+        return
+    assert agent.health is not None
+    before = (len(life.model.requests), len(life.ran))
+    await tried(life, "and now?")
+    assert ending_kinds(agent.session)[-1] == "Failed"
+    assert (len(life.model.requests), len(life.ran)) == before
+    await trio.sleep(1)
+    calls, told = len(life.store.calls), len(life.heard)
+    await trio.sleep(1000)
+    assert len(life.store.calls) == calls, "not retried before there is something new (C149)"
+    agent.inject("something new")
+    await trio.sleep(1)
+    assert len(life.store.calls) > calls
+    assert len(life.heard) == told, "the same trouble is told once"
+    with pytest.raises(StoreError, match="No space left"):
+        await agent.flush()
+    assert agent.health is not None
 
 
 # --- creating -------------------------------------------------------------------------------
@@ -456,7 +622,7 @@ async def test_the_trouble_of_a_stream_is_met_where_somebody_waits() -> None:
             await settled()
             full = store.fail("flush", errno.ENOSPC, times=None)
             with pytest.raises(StoreError, match="No space left"):
-                await agent._saving.flush()
+                await agent.flush()
             assert agent.health is not None
             assert agent.status == "running"
             assert heard == []
@@ -465,7 +631,7 @@ async def test_the_trouble_of_a_stream_is_met_where_somebody_waits() -> None:
             assert ending_kinds(agent.session) == ["Aborted UserCause"]
             assert [notice.failure.code for notice in heard] == ["STORE"]
             full.mend()
-            await agent._saving.flush()
+            await agent.flush()
             assert agent.health is None
             assert await stored(store) == list(agent.session.events)
             assert (await agent.ask("go on")).text == "again"

@@ -30,7 +30,7 @@ from tests.agent.trouble import check_resumes, marking, stored
 from tests.stores.kit import HEADER, fresh, made_in, turn
 from tests.stores.test_failures import DISKS, Broken
 
-from terzetto import Agent, Event, StoreError, TurnFailed
+from terzetto import Agent, Durability, Event, StoreError, TurnFailed
 from terzetto.llm.scripted import ScriptedModel, answer, call
 from terzetto.testing import FaultyStore, StoreOperation
 
@@ -266,7 +266,7 @@ class Work:
 
     async def flush(self) -> None:
         try:
-            await self.agent._saving.flush()
+            await self.agent.flush()
         except StoreError:
             assert self.agent.health is not None
         else:
@@ -303,12 +303,13 @@ class Work:
         self.store.mend()
         await self.agent.wait_idle()
         await self.agent.ask("good night")
+        await self.agent.flush()
         assert self.agent.health is None
         check(self.agent.session)
         assert await stored(self.store) == list(self.agent.session.events)
 
 
-async def works(store: FaultyStore, actions: list[Any]) -> None:
+async def works(store: FaultyStore, actions: list[Any], level: Durability) -> None:
     ran: list[str] = []
 
     def script(request: Any) -> Any:
@@ -316,7 +317,7 @@ async def works(store: FaultyStore, actions: list[Any]) -> None:
         return answer(call("mark", name="a"), call("mark", name="b")) if asked else "fine"
 
     model = ScriptedModel(script)
-    async with engine_on(model, [marking(ran)], store=store) as engine:
+    async with engine_on(model, [marking(ran)], store=store, durability=level) as engine:
         work = Work(store, model, engine, await engine.agents.create(**ROUTE, session_id="a"))
         for action in actions:
             await work.do(action)
@@ -326,25 +327,30 @@ async def works(store: FaultyStore, actions: list[Any]) -> None:
     await check_resumes(await stored(store), work.agent.session.header)
 
 
+levels: Any = st.sampled_from(["step", "lazy", "each"])
 plans = st.lists(st.sampled_from(ACTIONS) | faults("open", "read", "flush", "close"), max_size=14)
 
 
 @settings(max_examples=50)
-@given(plans)
-def test_an_agent_works_on_a_simulated_disk_that_fails(actions: list[Any]) -> None:
+@given(plans, levels)
+def test_an_agent_works_on_a_simulated_disk_that_fails(
+    actions: list[Any], level: Durability
+) -> None:
     async def main() -> None:
         with fresh("simulated") as store:
-            await works(FaultyStore(store), actions)
+            await works(FaultyStore(store), actions, level)
 
     play(main)
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "sqlite"])
 @settings(max_examples=8, suppress_health_check=[HealthCheck.too_slow])
-@given(actions=plans)
-def test_an_agent_works_on_files_that_fail(kind: str, actions: list[Any]) -> None:
+@given(actions=plans, level=levels)
+def test_an_agent_works_on_files_that_fail(
+    kind: str, actions: list[Any], level: Durability
+) -> None:
     async def main() -> None:
         with fresh(kind) as store:
-            await works(FaultyStore(store), actions)
+            await works(FaultyStore(store), actions, level)
 
     trio.run(main)
