@@ -117,7 +117,7 @@ class Straight:
             each = made.name(self._item(get_args(kind)[0], self._taking))
             return [
                 f"if type({x}) is not list: raise Unusual",
-                f"{x} = tuple([{each}(item) for item in {x}])",
+                f"{x} = tuple(map({each}, {x}))",
             ]
         if is_union(kind) and not is_json(kind):
             members = members_of(kind)
@@ -200,7 +200,7 @@ class Straight:
             each = made.name(self._item(get_args(kind)[0], self._giving))
             return [
                 f"if type({x}) is not tuple: raise Unusual",
-                f"{x} = [{each}(item) for item in {x}]",
+                f"{x} = list(map({each}, {x}))",
             ]
         if is_union(kind) and not is_json(kind):
             members = members_of(kind)

@@ -18,6 +18,7 @@ from ..vocabulary import (
     SURFACE_TYPES,
     AgentDisposed,
     Append,
+    AssistantChunk,
     Draft,
     Event,
     EventData,
@@ -217,14 +218,15 @@ class Session:
             self.pending.judge(event)
         sink(event)
         place.move(event)
-        if event.surface_op is not None:
-            self.surface.move(event)
-        if kind in FOLDED:
-            self.folds.move(event)
+        if kind is not AssistantChunk:  # of most events only the place takes note
+            if event.surface_op is not None:
+                self.surface.move(event)
+            if kind in FOLDED:
+                self.folds.move(event)
+            if kind in COMPACTED:
+                self.compaction.move(event)
         if kind in SPLICED or self.pending.claiming:
             self.pending.move(event, place.open_turn is not None)
-        if kind in COMPACTED:
-            self.compaction.move(event)
         self.held.tail.append(event)
         if place.unsettled != self._open_attempt:
             self._attempt_moved()

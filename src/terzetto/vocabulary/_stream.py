@@ -211,6 +211,12 @@ class BlockAssembler:
     _blocks: dict[int, _Building] = field(factory=dict)
 
     def push(self, chunk: StreamChunk) -> None:
+        if type(chunk) is TextDelta or type(chunk) is ReasoningDelta:  # most of a stream
+            kind: BlockType = "text" if type(chunk) is TextDelta else "reasoning"
+            block = self._blocks.get(chunk.index) or self._open(chunk.index, kind)
+            if block.kind == kind:
+                block.parts.append(chunk.text)
+            return
         match chunk:
             case TextDelta(index=index, text=text):
                 self._append(index, "text", text)
