@@ -215,7 +215,7 @@ class BlockAssembler:
             kind: BlockType = "text" if type(chunk) is TextDelta else "reasoning"
             block = self._blocks.get(chunk.index) or self._open(chunk.index, kind)
             if block.kind == kind:
-                block.parts.append(chunk.text)
+                block.add(chunk.text)
             return
         match chunk:
             case TextDelta(index=index, text=text):
