@@ -9,7 +9,9 @@ from __future__ import annotations
 import gc
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from types import FrameType
 from typing import Any
@@ -58,21 +60,32 @@ from terzetto.vocabulary import (
 TIME = 1_700_000_000_000
 
 
-def calls(work: Callable[[], object]) -> int:
-    """How many Python functions run while *work* does, itself not counted."""
-    count = -1
+@contextmanager
+def counting() -> Iterator[Counter[str]]:
+    """What the profiler is told meanwhile. The collector rests: who hooks into it calls too."""
+    seen: Counter[str] = Counter()
 
     def profile(frame: FrameType, what: str, _: object) -> None:
-        nonlocal count
-        count += what == "call"
+        seen[what] += 1
 
-    before = sys.getprofile()
+    before, collecting = sys.getprofile(), gc.isenabled()
+    gc.disable()
     sys.setprofile(profile)
     try:
-        work()
+        yield seen
     finally:
         sys.setprofile(before)
-    return count
+        if collecting:
+            gc.enable()
+
+
+def calls(work: Callable[[], object]) -> int:
+    """How many Python functions run while *work* does."""
+    with counting() as nothing:
+        (lambda: None)()
+    with counting() as seen:
+        work()
+    return seen["call"] - nothing["call"]
 
 
 def session() -> Session:
@@ -202,22 +215,12 @@ def test_replaying_a_turn_costs_the_same_at_the_end_of_a_long_log() -> None:
     def counted() -> Iterable[Event]:
         for event in events:
             if type(event.data) is TurnStart:
-                marks.append(count)
+                marks.append(seen["call"])
             yield event
 
-    count = 0
-
-    def profile(frame: FrameType, what: str, _: object) -> None:
-        nonlocal count
-        count += what == "call"
-
     copy = session()
-    before = sys.getprofile()
-    sys.setprofile(profile)
-    try:
+    with counting() as seen:
         replay(copy, counted())
-    finally:
-        sys.setprofile(before)
     turns = {later - earlier for earlier, later in pairwise(marks[1:])}
     assert len(turns) == 1
     assert turns.pop() <= 12.2 * len(TURN)
