@@ -244,3 +244,24 @@ async def test_a_log_that_is_removed_for_good(store: Store, tmp_path: Path) -> N
     assert set(engine.unsaved) == {"a"}
     assert ending_kinds(agent.session) == ["Completed", "Failed"]
     await check_resumes(await stored(copy), agent.session.header)
+
+
+@pytest.mark.parametrize("disk", [name for name in DISKS if "and an error" not in name])
+async def test_a_creation_whose_disk_fails_can_be_tried_again(
+    disk: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """BC-47 C23 C143: what failed does not exist, for nobody, and its id is free."""
+    kind, module, name, make, said = DISKS[disk]
+    broken = Broken(on=True)
+    monkeypatch.setattr(module, name, make(broken))
+    store = made_in(tmp_path / "in", kind)
+    async with engine_on(ScriptedModel(["fine"]), store=store) as engine:
+        for _ in range(2):
+            with pytest.raises(StoreError, match=said):
+                await engine.agents.create(**ROUTE, session_id="a")
+            assert await store.list() == []
+        broken.on = False
+        assert await made_in(tmp_path / "in", kind).list() == []
+        async with engine.open_agent(**ROUTE, session_id="a") as agent:
+            assert (await agent.ask("go")).text == "fine"
+    assert (await store.read("a"))[1] == list(agent.session.events)

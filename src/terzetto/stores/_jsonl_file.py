@@ -86,11 +86,23 @@ def create_log(path: Path, header: SessionHeader) -> Opened:
             # A creation that died halfway leaves a beginning.
             os.ftruncate(fd, 0)
             write_all(fd, line)
-            sync(fd)
-            sync_directory(path.parent)
+            with _emptied_if_it_fails(fd):
+                sync(fd)
+                sync_directory(path.parent)
     first = First(line[:-1], header)
     found = Survey(Index.beginning(first.place), 0, len(line))
     return Opened(fd, _claim(path), first, found)
+
+
+@contextmanager
+def _emptied_if_it_fails(fd: int) -> Iterator[None]:
+    """A whole header that nobody could make durable: the next try must not find a session."""
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError):
+            os.ftruncate(fd, 0)
+        raise
 
 
 def open_log(path: Path, session_id: str, extensions: Collection[str]) -> Opened:
