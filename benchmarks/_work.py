@@ -38,16 +38,24 @@ WORD = "word "
 @frozen
 class Load:
     """What one turn does: *steps* requests, the last without calls, of *deltas* pieces of text
-    and *calls* calls each."""
+    and *calls* calls each. *apart*: the calls take a while, and end one by one."""
 
     steps: int
     deltas: int
     calls: int = 1
+    apart: bool = False
 
 
 @tool(parallel=True)
 async def note(n: int) -> str:
     """Do nothing."""
+    return "ok"
+
+
+@tool(parallel=True)
+async def nap(n: int) -> str:
+    """Take between 10 and 60 ms, another time for each *n* up to 100."""
+    await trio.sleep(0.01 + n * 37 % 100 / 2000)
     return "ok"
 
 
@@ -74,7 +82,8 @@ class WorkModel:
             yield BlockEnd(0, TextBlock(WORD * self.load.deltas))
         calls = self.load.calls if step < self.load.steps else 0
         for number in range(1, calls + 1):
-            call = ToolCallBlock(CallId(f"call-{step}-{number}"), "note", f'{{"n":{number}}}')
+            name = "nap" if self.load.apart else "note"
+            call = ToolCallBlock(CallId(f"call-{step}-{number}"), name, f'{{"n":{number}}}')
             yield BlockStart(number, "tool-call")
             yield ToolCallDelta(number, call.id, call.arguments, call.name)
             yield BlockEnd(number, call)
@@ -110,15 +119,17 @@ async def working(
     *,
     cap: int = 10,
     durability: Durability = "step",
+    write_window: float = 0.25,
 ) -> AsyncIterator[list[Agent]]:
     """So many agents over *store* that have done nothing yet."""
     async with (
         terzetto.open_engine(
             adapters=[WorkModel(load)],
-            tools=[note],
+            tools=[note, nap],
             store=store,
             max_parallel_tool_calls=cap,
             durability=durability,
+            write_window=write_window,
         ) as engine,
         AsyncExitStack() as stack,
     ):
