@@ -33,7 +33,7 @@ from attrs import define, field
 from tests.crash.aims import MOMENTS, Aim, take_aim
 
 from terzetto.stores import JsonlStore, SqliteStore, Store, WriteHandle
-from terzetto.stores._files import lock
+from terzetto.stores._files import lock, unlock
 from terzetto.vocabulary import (
     Event,
     MessageId,
@@ -300,7 +300,7 @@ class Sweep:
         try:
             return lock(fd)
         finally:
-            os.close(fd)
+            unlock(fd)
 
     def _tell(self, life: int, aim: Aim | None, problem: str) -> None:
         how = f"aimed at {aim.moment!r}, {aim.nth}." if aim else "from outside"

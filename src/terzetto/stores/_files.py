@@ -3,6 +3,8 @@
 Blocking; runs in threads. Ownership is ``flock``: the system gives it up with its process,
 however that ends, and nobody has to clean up after it. A lock file may be unlinked by
 whoever holds it, and by nobody else; so a lock counts only while its file is still there.
+A forked child has copies of all descriptors, and a lock lasts as long as one of them: so a
+child lets go of its parent's at once, and who gives one up ends it for all copies.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 
 from ..vocabulary import StoreError, UsageError
@@ -37,20 +40,50 @@ def failing(session_id: str, what: str) -> Iterator[None]:
 
 @contextmanager
 def closing_if_it_fails(fd: int) -> Iterator[None]:
+    """Close the descriptor of a lock, or of what may be one, if the block fails."""
     try:
         yield
     except BaseException:
-        os.close(fd)
+        unlock(fd)
         raise
 
 
-def lock(fd: int) -> bool:
-    """Lock the file of *fd*; False while somebody else has it."""
+_locks: set[int] = set()
+"""The descriptors of locks in this process, for its forked children alone."""
+
+
+def lock(fd: int, *, wait: bool = False) -> bool:
+    """Lock the file of *fd*, to be closed with `unlock`; False while somebody else has it."""
+    _look_after_forks()
+    _locks.add(fd)  # before it is one: another thread may fork in between
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:
         return False
     return True
+
+
+def unlock(fd: int) -> None:
+    """Close *fd*, and end its lock, whoever else has a copy of it."""
+    _locks.discard(fd)
+    with suppress(OSError):
+        fcntl.flock(fd, fcntl.LOCK_UN)
+    os.close(fd)
+
+
+@cache
+def _look_after_forks() -> None:
+    os.register_at_fork(after_in_child=_disown)
+
+
+def _disown() -> None:
+    """In a forked child: own nothing. What it has of handles reads and writes nothing now,
+    and no file that it opens gets the number of one of theirs."""
+    null = os.open(os.devnull, os.O_RDONLY)
+    for fd in _locks:
+        os.dup2(null, fd, inheritable=False)
+    _locks.clear()
+    os.close(null)
 
 
 def still_there(fd: int, path: Path) -> bool:
@@ -75,7 +108,7 @@ def take(path: Path) -> int | None:
                     os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
                 return fd
             owned = still_there(fd, path)
-        os.close(fd)
+        unlock(fd)
         if owned:
             return None
 
@@ -85,10 +118,10 @@ def alone(path: Path) -> Iterator[None]:
     """One at a time, of all who use the lock file at *path*; it waits, and stays."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
+        lock(fd, wait=True)
         yield
     finally:
-        os.close(fd)
+        unlock(fd)
 
 
 def give_up(fd: int, path: Path) -> None:
@@ -96,7 +129,7 @@ def give_up(fd: int, path: Path) -> None:
     with suppress(OSError):
         path.unlink()
     with suppress(OSError):
-        os.close(fd)
+        unlock(fd)
 
 
 def owner(note: Path) -> str:

@@ -37,6 +37,7 @@ from ._files import (
     still_there,
     sync,
     sync_directory,
+    unlock,
     write_all,
 )
 from ._jsonl_lines import (
@@ -135,7 +136,7 @@ def delete_log(path: Path, session_id: str) -> None:
                 _note(path).unlink()
             sync_directory(path.parent)
         finally:
-            os.close(fd)
+            unlock(fd)
 
 
 def _own(path: Path, session_id: str) -> int:
@@ -160,7 +161,7 @@ def _open_locked(path: Path, flags: int = 0) -> int | None:
             there = still_there(fd, path)
         if locked and there:
             return fd
-        os.close(fd)
+        unlock(fd)
         if there:
             return None
         # Its owner deleted it between our open and our lock: what is there now?
