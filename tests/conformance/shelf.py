@@ -13,17 +13,18 @@ import trio.testing
 from attrs import define, field
 from tests.stores.kit import made_in
 
-from terzetto import Session
+from terzetto import Durability, Session
 from terzetto.stores import Store
 from terzetto.vocabulary import Event, SessionHeader, SessionId
 
 
 @define(eq=False)
 class Shelf:
-    """One store a process of the run, all of *kind*, below *folder*."""
+    """One store a process of the run, all of *kind*, below *folder*; sessions of *level*."""
 
     kind: str = "memory"
     folder: Path = Path()
+    level: Durability = "step"
     store: Store | None = field(default=None, init=False)
     processes: int = field(default=0, init=False)
     busy: int = field(default=0, init=False)
@@ -34,7 +35,8 @@ class Shelf:
         self.processes += 1
         store = self.make()
         if events is not None:
-            handle = await store.create(SessionHeader(id=SessionId("S"), created_ms=0))
+            header = SessionHeader(id=SessionId("S"), created_ms=0, durability=self.level)
+            handle = await store.create(header)
             for event in events:
                 handle.append(event)
             await handle.close()

@@ -467,6 +467,7 @@ class World:
                 terzetto.open_engine(
                     adapters=[ReplayAdapter(self)],
                     store=await self.shelf.filled(self.stored),
+                    durability=self.shelf.level,
                     max_parallel_tool_calls=self.run.get("config", {}).get(
                         "maxParallelToolCalls", 10
                     ),
