@@ -35,6 +35,7 @@ from terzetto.vocabulary import (
     InboxSpliced,
     MessageId,
     ModelSource,
+    Replace,
     RequestHeader,
     RequestHeaderEvent,
     SessionHeader,
@@ -260,3 +261,23 @@ def test_citations_are_read_and_written_without_a_call_for_each(size: int) -> No
     assert loads_event(record, seq_hint=0) == event
     assert calls(lambda: dumps_event(event)) <= 6
     assert calls(lambda: loads_event(record, seq_hint=0)) <= 12
+
+
+def test_shortening_a_node_costs_the_same_on_a_long_surface() -> None:
+    def cost(size: int) -> int:
+        log = session()
+        log.append(TurnStart(1))
+        log.append(StepStart(1, 1))
+        nodes = [log.append(UserMessageEvent(UserMessage(f"{i}")), APPEND) for i in range(size)]
+        middle = nodes[size // 2].seq
+        short = UserMessageEvent(UserMessage("short"))
+        counted = calls(lambda: log.append(short, Replace(middle, middle), (middle,)))
+        texts = [message.text for message in log.history() if isinstance(message, UserMessage)]
+        assert texts == [
+            *map(str, range(size // 2)),
+            "short",
+            *map(str, range(size // 2 + 1, size)),
+        ]
+        return counted
+
+    assert cost(500) == cost(10)

@@ -21,6 +21,7 @@ from tests.session.oracle import (
 from tests.strategies_logs import legal_logs
 
 from terzetto.session import Messages, Session
+from terzetto.session._surface import Node, Surface
 from terzetto.vocabulary import (
     APPEND,
     AssistantMessage,
@@ -645,3 +646,30 @@ def test_snapshots_are_found_on_the_surface() -> None:
     assert [node.seq for node in session.surface.snapshots] == [first.seq, second.seq]
     session.replace(first.seq, first.seq, [UserMessage("gone")])
     assert [node.seq for node in session.surface.snapshots] == [second.seq]
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 3), st.booleans()), max_size=40))
+def test_any_replacements_leave_what_a_list_of_nodes_would(
+    steps: list[tuple[int, int, bool]],
+) -> None:
+    """One node for one, one for several, with and without content, and the views before."""
+    surface, nodes = Surface(), list[Node]()
+    seen: list[tuple[Messages, list[Message], list[Node], list[Node]]] = []
+    for seq, (start, more, empty) in enumerate(steps):
+        data = UserMessageEvent(UserMessage(() if empty else f"message {seq}"))
+        node, op, sources = Node(seq, data), None, None
+        if start < len(nodes):
+            shadowed = nodes[start : start + more + 1]
+            op = Replace(shadowed[0].seq, shadowed[-1].seq)
+            sources = tuple(each.seq for each in shadowed)
+        event = Event(seq, 0, data, op or APPEND, sources)
+        surface.judge(event)
+        surface.move(event)
+        nodes = [*nodes[:start], node, *nodes[start + more + 1 :]] if op else [*nodes, node]
+        shown = [each.message for each in nodes if each.message.content]
+        seen.append((surface.history(), shown, surface.nodes[:], nodes))
+        for index, each in enumerate(nodes):
+            assert surface.span(each.seq, nodes[-1].seq) == nodes[index:]
+    for view, messages, then, expected in seen:
+        assert view == messages
+        assert then == expected

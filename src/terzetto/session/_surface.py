@@ -7,6 +7,7 @@ step 5,000: the list under it only grows, and a replacement starts a new one.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from typing import overload
 
@@ -109,6 +110,8 @@ class Surface:
     snapshots: list[Node] = field(factory=list)
     _positions: dict[int, int] = field(factory=dict)
     _messages: list[Message] = field(factory=list)
+    _empty: list[int] = field(factory=list)
+    """The positions of nodes without content, ascending."""
 
     def history(self) -> Messages:
         """The messages the model sees now; nodes with empty content are left out."""
@@ -175,16 +178,38 @@ class Surface:
             self._push(node)
             return
         first, last = self._positions[op.start], self._positions[op.end]
-        nodes = [*self.nodes[:first], node, *self.nodes[last + 1 :]]
         self.generation += 1
-        self.nodes, self._messages, self._positions = [], [], {}
+        if first == last and not _listed(node) and not _listed(self.nodes[first]):
+            self._exchange(first, node)
+            return
+        nodes = [*self.nodes[:first], node, *self.nodes[last + 1 :]]
+        self.nodes, self._messages, self._positions, self._empty = [], [], {}, []
         self.system, self.snapshots = [], []
         for kept in nodes:
             self._push(kept)
 
+    def _exchange(self, position: int, node: Node) -> None:
+        """Put *node* in the place of one other: the lists are copied, and nothing is done
+        for each of their items. One result after another is shortened so."""
+        old = self.nodes[position]
+        self.nodes = self.nodes.copy()
+        self.nodes[position] = node
+        del self._positions[old.seq]
+        self._positions[node.seq] = position
+        before = bisect_left(self._empty, position)
+        index = position - before
+        self._messages = self._messages.copy()
+        if old.message.content:
+            del self._messages[index]
+        else:
+            del self._empty[before]
+        if node.message.content:
+            self._messages.insert(index, node.message)
+        else:
+            self._empty.insert(before, position)
+
     def _push(self, node: Node) -> None:
         self._positions[node.seq] = len(self.nodes)
-        self.nodes.append(node)
         message = node.message
         if isinstance(message, SystemMessage):
             self.system.append(node)
@@ -192,6 +217,13 @@ class Surface:
             self.snapshots.append(node)
         if message.content:
             self._messages.append(message)
+        else:
+            self._empty.append(len(self.nodes))
+        self.nodes.append(node)
+
+
+def _listed(node: Node) -> bool:
+    return isinstance(node.message, SystemMessage) or is_snapshot(node.message)
 
 
 def _identity(data: ToolResultEvent) -> tuple[object, ...]:
@@ -221,10 +253,13 @@ class Folds:
         match data:
             case RequestHeaderEvent(header=header):
                 self.header, self.header_seq = header, event.seq
+                changed = False
                 for tool in header.tools:
                     if self._declared.get(tool.name) != tool:
                         self._declared[tool.name] = tool
-                        self._history = ToolHistory(declared=tuple(self._declared.values()))
+                        changed = True
+                if changed:
+                    self._history = ToolHistory(declared=tuple(self._declared.values()))
             case RequestContextEvent():
                 self.context = data
             case ModelSelected(selection=selection):
