@@ -108,7 +108,7 @@ def test_damaged_sessions_are_listed_as_such(tmp_path: Path, capsys: Capture) ->
     (tmp_path / "rubbish.jsonl").write_bytes(b"\x00\x1b[2J\n")
     (tmp_path / "begun.jsonl").write_bytes(whole[:9])
     (tmp_path / "empty.jsonl").write_bytes(b"")
-    (tmp_path / "newer.jsonl").write_bytes(whole.replace(b'Version":1', b'Version":2', 1))
+    (tmp_path / "newer.jsonl").write_bytes(whole.replace(b'Version":1', b'Version":3', 1))
     broken = whole.replace(b'"id":"good"', b'"id":"broken"', 1).split(b"\n")
     broken[4] = broken[4][:-1]
     (tmp_path / "broken.jsonl").write_bytes(b"\n".join(broken))

@@ -259,8 +259,8 @@ def test_any_changed_byte_is_shown_or_refused(
 
 
 def test_log_of_another_version_is_refused(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    log.write_bytes(log.read_bytes().replace(b'"formatVersion":1', b'"formatVersion":2', 1))
-    assert "written by a newer terzetto: format 2" in refused(capsys, ID)
+    log.write_bytes(log.read_bytes().replace(b'"formatVersion":1', b'"formatVersion":3', 1))
+    assert "written by a newer terzetto: format 3" in refused(capsys, ID)
 
 
 @pytest.mark.parametrize("content", [b"# Read me\n", b"{}\n", b"\x00\xff\n", b"no newline"])

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from terzetto import vocabulary as v
 from terzetto.commands._checks import check
-from terzetto.commands._shelf import Stored, read_log_file
+from terzetto.commands._stored import Stored, read_log_file
 from terzetto.session._codec import decode_header, loads_event, loads_json
 from tests.commands import in_process, linux_like
 from tests.session.oracle import Log, recorded
@@ -252,7 +252,7 @@ def test_not_more_is_told_of_one_session_than_can_be_read(tmp_path: Path, capsys
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ((b'Version":1', b'Version":2'), "header: written by a newer terzetto"),
+        ((b'Version":1', b'Version":3'), "header: written by a newer terzetto"),
         ((b'"id":"a"', b'"id":"b"'), "the log of session 'b' in this place"),
         ((b'"createdMs"', b'"created"'), "header: "),
         ((b'{"formatVersion"', b'{"version"'), "header: "),

@@ -56,7 +56,9 @@ HOMES = {
 }
 """How the paths begin that may import a dependency."""
 
-OPTIONAL: dict[str, str] = {}
+OPTIONAL: dict[str, str] = {
+    "zstandard": "the layout zstd of JsonlStore",
+}
 """What a function may import, and why: optional dependencies only."""
 
 LONGEST = 400

@@ -8,6 +8,7 @@ where their records end. What is left is judged by `second_lives.py`.
 from __future__ import annotations
 
 import argparse
+import json
 import logging
 import os
 import shutil
@@ -26,12 +27,14 @@ from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 import trio
+import zstandard
 from attrs import evolve, field, frozen
 from tests.crash.logs import RICH, Log, logs_of
 from tests.crash.second_lives import go_on, live_again, look
 
 from terzetto.session import _recovery
 from terzetto.stores import JsonlStore, SqliteStore, Store, _jsonl_file, _sqlite_file, _sqlite_read
+from terzetto.stores._jsonl_layouts import LayoutName
 from terzetto.testing._shipped import SHIPPED
 from terzetto.vocabulary import Event, SessionHeader, SessionNotFound
 
@@ -74,25 +77,51 @@ class Stored:
 # --- JSONL ------------------------------------------------------------------------------
 
 
-def store_jsonl(log: Log, folder: Path) -> Stored:
+def store_jsonl(log: Log, folder: Path, layout: LayoutName = "plain") -> Stored:
+    """Every flush is three events, which matters to frames only."""
+
     async def write() -> bytes:
-        store = JsonlStore(folder)
+        store = JsonlStore(folder, layout=layout)
         handle = await store.create(log.header)
         for event in log.events:
             handle.append(event)
+            if event.seq % 3 == 2:
+                await handle.flush()
         await handle.close()
         return Path(store.locate(log.header.id)).read_bytes()
 
     data = trio.run(write)
-    ends = [at + 1 for at, byte in enumerate(data) if byte == 10]
-    assert len(ends) == len(log.events) + 1
+    known = dict(ends_of_frames(data) if layout == "zstd" else ends_of_lines(data))
+    assert max(known.items()) == (len(data), len(log.events))
+    ends = sorted(known)
     halves = [(start + end) // 2 for start, end in pairwise([0, *ends])]
-    places = {0, *halves, *ends, *range(ends[-3], len(data) + 1)}
     cuts = []
-    for size in sorted(places):
-        lines = sum(end <= size for end in ends)
-        cuts.append(Cut(size, lines - 1 if lines else None, size not in ends))
+    for size in sorted({0, *halves, *ends, *range(ends[-3], len(data) + 1)}):
+        whole = [known[end] for end in ends if end <= size]
+        cuts.append(Cut(size, whole[-1] if whole else None, size not in known))
     return Stored(data, cuts)
+
+
+def ends_of_lines(data: bytes) -> Iterator[tuple[int, int]]:
+    """Where each line ends, and how many events there are up to there."""
+    end, events = 0, -1
+    for line in data.splitlines(keepends=True):
+        end += len(line)
+        events += len(json.loads(line).get("gaps", ())) + 1
+        yield end, events
+
+
+def ends_of_frames(data: bytes) -> Iterator[tuple[int, int]]:
+    """As `ends_of_lines`, of frames that each have another before them, which says how long
+    they are."""
+    end, lines = 0, b""
+    while end < len(data):
+        (length,) = struct.unpack_from("<I", data, end + 8)
+        frame = data[end + 16 : end + 16 + length]
+        lines += zstandard.ZstdDecompressor().decompress(frame)
+        end += 16 + length
+        *_, (_, events) = ends_of_lines(lines)
+        yield end, events
 
 
 def lay_jsonl(stored: Stored, cut: Cut, log: Log, folder: Path) -> Callable[[], Store]:
@@ -172,7 +201,14 @@ def lay_sqlite(stored: Stored, cut: Cut, log: Log, folder: Path) -> Callable[[],
     return partial(SqliteStore, path)
 
 
-STORES = {"jsonl": (store_jsonl, lay_jsonl), "sqlite": (store_sqlite, lay_sqlite)}
+STORES: dict[str, tuple[Any, Any]] = {
+    "jsonl": (store_jsonl, lay_jsonl),
+    "packed": (partial(store_jsonl, layout="packed"), lay_jsonl),
+    "zstd": (partial(store_jsonl, layout="zstd"), lay_jsonl),
+    "sqlite": (store_sqlite, lay_sqlite),
+}
+SPARSE = {"packed": 4, "zstd": 4}
+"""Every n-th cut only: what an engine makes of what is left is the same in each layout."""
 
 
 # --- seeded defects ---------------------------------------------------------------------
@@ -304,7 +340,8 @@ def scratch() -> Iterator[Path]:
 
 def _job(kind: str, log: Log, options: argparse.Namespace) -> Swept:
     logging.getLogger("terzetto").addHandler(logging.NullHandler())
-    part = slice(None, None, options.stride)
+    sparse = 1 if options.thorough else SPARSE.get(kind, 1)
+    part = slice(None, None, options.stride * sparse)
     return sweep(kind, log, part=part, thorough=options.thorough, defect=options.defect)
 
 

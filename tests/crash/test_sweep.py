@@ -19,6 +19,8 @@ from terzetto.vocabulary import EndSeed, ToolCallEvent, ToolResultEvent
     [
         ("jsonl", "batch", 7, 30),
         ("jsonl", "interrupted", 9, 25),
+        ("packed", "batch", 17, 10),
+        ("zstd", "batch", 17, 10),
         ("sqlite", "batch", 23, 40),
         ("sqlite", "everything", 53, 25),
     ],

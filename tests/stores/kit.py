@@ -12,7 +12,9 @@ from terzetto.stores import JsonlStore, MemoryStore, SqliteStore, Store, WriteHa
 from terzetto.testing import SimulatedDisk
 from terzetto.vocabulary import Event, SessionHeader, SessionId, TurnStart
 
-KINDS = ["memory", "jsonl", "sqlite", "simulated"]
+LAYOUTS = ["packed", "zstd"]
+"""Of `JsonlStore`, besides the one that "jsonl" stands for."""
+KINDS = ["memory", "jsonl", *LAYOUTS, "sqlite", "simulated"]
 BAD_IDS = ["../evil", "/etc/passwd", "a/b", "..", ".", "", "a\x00b", "a\\b", "\n", "x" * 300]
 HEADER = SessionHeader(id=SessionId("s"), created_ms=5)
 
@@ -32,6 +34,8 @@ def made_in(folder: Path, kind: str, **options: Any) -> Store:
             return SimulatedDisk(**options)
         case "jsonl":
             return JsonlStore(folder, **options)
+        case "packed" | "zstd":
+            return JsonlStore(folder, layout=kind, **options)
         case "sqlite":
             return SqliteStore(folder / "sessions.db", **options)
     raise AssertionError(kind)

@@ -230,9 +230,20 @@ class SimulatedAgreement(Agreement):
     kind = "simulated"
 
 
+class PackedAgreement(Agreement):
+    kind = "packed"
+
+
+class ZstdAgreement(Agreement):
+    kind = "zstd"
+
+
 TestJsonl = Agreement.TestCase
+TestPacked = PackedAgreement.TestCase
+TestZstd = ZstdAgreement.TestCase
 TestSqlite = SqliteAgreement.TestCase
 TestSimulated = SimulatedAgreement.TestCase
 TestJsonl.settings = TestSqlite.settings = TestSimulated.settings = settings(
     max_examples=10, stateful_step_count=20, suppress_health_check=[HealthCheck.too_slow]
 )
+TestPacked.settings = TestZstd.settings = settings(TestJsonl.settings, max_examples=4)

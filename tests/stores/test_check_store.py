@@ -16,7 +16,6 @@ import trio
 from attrs import define, evolve, field
 from tests.stores.kit import KINDS, made_in, turn
 
-from terzetto.session._codec import dumps_event
 from terzetto.stores import JsonlStore, MemoryStore, SqliteStore, Store, _sqlite_jobs
 from terzetto.stores.writing import check_extensions
 from terzetto.testing import STORE_LAWS, BrokenStore, Latency, SimulatedDisk, check_store
@@ -50,7 +49,11 @@ async def tear(store: Store, session_id: str) -> Store:
         handle.append(turn(handle.durable_seq + 1))
         return store.crash(torn=True)
     path = Path(str(store.locate(session_id)))
-    path.write_bytes(path.read_bytes() + dumps_event(turn(3))[:-1])
+    whole = path.read_bytes()
+    handle = await store.open(session_id)
+    handle.append(turn(handle.durable_seq + 1))
+    await handle.close()
+    path.write_bytes(whole + path.read_bytes()[len(whole) : -1])
     return store
 
 
@@ -73,6 +76,8 @@ def failing(store: Store) -> Iterator[None]:
 OPTIONS: dict[str, dict[str, Any]] = {
     "memory": {},
     "jsonl": {"reopen": reopen, "tear": tear, "failing": failing},
+    "packed": {"reopen": reopen, "tear": tear, "failing": failing},
+    "zstd": {"reopen": reopen, "tear": tear, "failing": failing},
     "sqlite": {"reopen": reopen, "failing": failing},
     "simulated": {"tear": tear, "failing": failing},
 }

@@ -32,7 +32,7 @@ from ..vocabulary import (
     StoreError,
     ToolCallEvent,
 )
-from ._shelf import Stored
+from ._stored import Stored
 
 MOST = 10
 """Findings that are told of one session."""

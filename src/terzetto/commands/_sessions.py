@@ -15,7 +15,8 @@ from ..session._codec import decode_event, decode_header, loads_json
 from ..stores._base import EVERY
 from ..timeline import TurnSpan
 from ..vocabulary import InvalidValue, PlainJson, SessionHeader, StoreError, TurnEnd
-from ._shelf import Stored, open_shelf
+from ._shelf import open_shelf
+from ._stored import Stored
 from ._terminal import Terminal, columns, one_line, shorten
 
 VERSION = 1

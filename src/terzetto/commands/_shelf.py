@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from attrs import field, frozen
+from attrs import frozen
 
 from ..session._codec import decode_header, loads_event, loads_json
 from ..stores import JsonlStore, SqliteStore, Store
 from ..stores._base import EVERY, escape_id
 from ..stores._files import failing
 from ..stores._jsonl_file import SUFFIX, file_name
-from ..stores._jsonl_lines import unfinished
 from ..stores._sqlite_file import (
     TABLES,
     failing as failing_in_database,
@@ -28,32 +27,10 @@ from ..stores._sqlite_file import (
     looking,
 )
 from ..vocabulary import Event, InvalidValue, SessionHeader, StoreError
+from ._stored import Fault, Stored, owner_of, read_log_file, unreadable
 from ._terminal import CommandError
 
 _SQLITE = b"SQLite format 3\0"
-Fault = tuple[str, str]
-"""Where, and what is wrong there."""
-
-
-@frozen(kw_only=True)
-class Stored:
-    """A session as it is stored, not judged.
-
-    *name* is the session's id, or a file's name where that says nothing. *records* are the
-    intact lines or rows, *torn* counts the bytes of an unfinished one after them. *faults*
-    are what can be said without knowing what a record means. *owner* is the process that
-    has noted to own it, if that lives.
-    """
-
-    name: str
-    where: str
-    header: bytes = field(repr=False)
-    records: Sequence[bytes] = field(default=(), repr=False)
-    place: Callable[[int], str] = field(repr=False)
-    torn: int = 0
-    size: int = 0
-    faults: tuple[Fault, ...] = ()
-    owner: int | None = None
 
 
 @frozen
@@ -76,7 +53,7 @@ class Shelf:
             except FileNotFoundError:  # deleted meanwhile
                 continue
             except StoreError as error:
-                yield _unreadable(self.path / name, error)
+                yield unreadable(self.path / name, error)
 
     def ids(self) -> list[str]:
         """The ids, as far as their names tell."""
@@ -161,88 +138,6 @@ def find(session: str, folder: Path) -> tuple[Stored, Shelf]:
         raise CommandError(f"there is no file {session!r}") from None
 
 
-# --- files of lines ---------------------------------------------------------------------
-
-
-def read_log_file(path: Path) -> Stored:
-    """The log in a file, whatever state it is in. Raises FileNotFoundError."""
-    data = _bytes(path)
-    end = data.rfind(b"\n") + 1
-    header, *records = data[:end].split(b"\n")[:-1] or [b""]
-    starts = [len(header) + 1]
-    for record in records:
-        starts.append(starts[-1] + len(record) + 1)
-    if records and end == len(data) and not _is_json(records[-1]):  # as a store sees it: torn
-        end -= len(records.pop()) + 1
-
-    def place(index: int) -> str:
-        return f"line {index + 2}, byte {starts[index]}"
-
-    faults: list[Fault] = []
-    if not end:
-        what = "its creation was not finished" if unfinished(data) else "no log begins like this"
-        faults.append(("line 1, byte 0", what))
-    name = path.stem
-    with suppress(InvalidValue, StoreError):
-        found = decode_header(loads_json(header)).id
-        if path.name == file_name(found):
-            name = found
-        elif not faults:
-            faults.append(("line 1, byte 0", f"the log of session {found!r} in this place"))
-    return Stored(
-        name=name,
-        where=str(path),
-        header=header,
-        records=records,
-        place=place,
-        torn=len(data) - end if end else 0,
-        size=len(data),
-        faults=tuple(faults),
-        owner=_owner(path.with_suffix(".owner")),
-    )
-
-
-def _bytes(path: Path) -> bytes:
-    with failing(path.name, "reading"), suppress(FileNotFoundError):
-        return path.read_bytes()
-    raise FileNotFoundError(str(path))
-
-
-def _unreadable(path: Path, error: StoreError) -> Stored:
-    return Stored(
-        name=path.stem,
-        where=str(path),
-        header=b"",
-        place=lambda index: f"line {index + 2}",
-        faults=(("file", str(error)),),
-    )
-
-
-def _is_json(record: bytes) -> bool:
-    try:
-        loads_json(record)
-    except InvalidValue:
-        return False
-    return True
-
-
-def _owner(note: Path) -> int | None:
-    """The living process whose pid stands in *note*. Asks nothing that takes a lock."""
-    try:
-        pid = int(note.read_text())
-    except (OSError, ValueError):
-        return None
-    if pid < 1:
-        return None
-    try:
-        os.kill(pid, 0)
-    except PermissionError:  # it lives, and is somebody else's
-        return pid
-    except (OSError, OverflowError):
-        return None
-    return pid
-
-
 # --- databases --------------------------------------------------------------------------
 
 
@@ -288,7 +183,7 @@ def _row(path: Path, name: str, header: bytes, rows: Iterator[tuple[int, int, by
         if found != name:
             faults.insert(0, ("header", f"the header of session {found!r} in this place"))
     try:
-        owner = _owner(locks_of(path) / f"{escape_id(name)}.lock")
+        owner = owner_of(locks_of(path) / f"{escape_id(name)}.lock")
     except InvalidValue as error:
         owner = None
         faults.append(("header", str(error)))

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, overload
 
 import trio
 
-from ..vocabulary import SessionHeader
+from ..vocabulary import InvalidValue, SessionHeader
 from ._base import EVERY, Events, OpenMode, ReadHandle, Store, WriteHandle, check_mode
 from ._files import give_up, require_posix
 from ._handles import FileHandle, Reading, check_start
@@ -32,8 +32,10 @@ from ._jsonl_file import (
     read_range,
     write_events,
 )
-from ._jsonl_lines import First
-from ._records import Index, Place
+from ._jsonl_layouts import LayoutName, Packed
+from ._jsonl_lines import LAYOUTS, First
+from ._jsonl_zstd import require_zstd
+from ._records import Index
 
 logger = logging.getLogger("terzetto")
 _THREADS = 8
@@ -44,13 +46,13 @@ class JsonlHandle(FileHandle):
     """The `WriteHandle` of a log file."""
 
     def __init__(self, path: Path, opened: Opened, limiter: trio.CapacityLimiter) -> None:
-        super().__init__(opened.first.header, opened.survey.count)
+        super().__init__(opened.first.header, opened.survey.end.seq)
         self._path = path
         self._first = opened.first
         self._fd: int | None = opened.fd
         self._owner = opened.owner
         self._index = opened.survey.index
-        self._length = opened.survey.length
+        self._end = opened.survey.end
         self._repaired = opened.survey.torn
         self._limiter = limiter
         self._writing = trio.Lock()
@@ -61,7 +63,7 @@ class JsonlHandle(FileHandle):
 
     async def _stored(self, start: int, stop: int) -> Events:
         # By its path, not by our descriptor: that may be closed while a thread reads.
-        wanted = Range(self._index.before(start), start, stop, self._length)
+        wanted = Range(self._index.before(start), start, stop, self._end.offset)
         found = await trio.to_thread.run_sync(
             read_range, self._path, self._first, EVERY, wanted, limiter=self._limiter
         )
@@ -76,22 +78,22 @@ class JsonlHandle(FileHandle):
                 raise self._is_closed()
             events = self._buffer.pending()
             # Uncancellable once the thread runs; no checkpoint between its end and the books.
-            length, places = await trio.to_thread.run_sync(
+            packed = await trio.to_thread.run_sync(
                 write_events,
                 self._fd,
                 self._path,
-                self._length,
+                self._first,
+                self._end,
                 events,
-                self.header.id,
                 limiter=self._limiter,
             )
-            self._settle(len(events), length, places)
+            self._settle(packed)
 
     @trio.lowlevel.enable_ki_protection
-    def _settle(self, count: int, length: int, places: Iterable[Place]) -> None:
-        self._buffer.settle(count)
-        self._length = length
-        for place in places:
+    def _settle(self, packed: Packed) -> None:
+        self._buffer.settle(packed.end.seq - self._end.seq)
+        self._end = packed.end
+        for place in packed.places:
             self._index.add(place)
 
     @property
@@ -137,26 +139,47 @@ class JsonlStore:
 
     Args:
         directory: Where the files are. Nothing else should be kept there.
+        layout: How new sessions are kept. ``"plain"`` is one event a line, for `grep` and for
+            programs that know nothing of Terzetto. ``"packed"`` has the chunks of an answer
+            in few lines, and a checksum in each line. ``"zstd"`` is packed and compressed,
+            with checksums; it needs the extra ``zstd``. Each file says its own layout: a
+            store opens all of them, and goes on in the one that the file has.
         extensions: Names of the `Extension` events that the program knows. A log with
             others opens only when they are ignorable.
+
+    Raises:
+        InvalidValue: there is no such layout.
+        UsageError: it is not installed; or this system locks no files.
     """
 
     def __init__(
-        self, directory: str | os.PathLike[str], *, extensions: Collection[str] = ()
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        layout: LayoutName = "plain",
+        extensions: Collection[str] = (),
     ) -> None:
         require_posix("JsonlStore")
+        if layout not in LAYOUTS:
+            raise InvalidValue(f"layout: expected one of {', '.join(LAYOUTS)}, got {layout!r}")
+        if layout == "zstd":
+            require_zstd()
+        self._layout: LayoutName = layout
         self._directory = Path(directory).absolute()
         self._extensions = frozenset(extensions)
         self._limiter = trio.CapacityLimiter(_THREADS)
 
     def __repr__(self) -> str:
-        return f"JsonlStore({str(self._directory)!r})"
+        layout = "" if self._layout == "plain" else f", layout={self._layout!r}"
+        return f"JsonlStore({str(self._directory)!r}{layout})"
 
     async def create(self, header: SessionHeader) -> JsonlHandle:
         path = self._directory / file_name(header.id)
         return JsonlHandle(
             path,
-            await trio.to_thread.run_sync(create_log, path, header, limiter=self._limiter),
+            await trio.to_thread.run_sync(
+                create_log, path, header, LAYOUTS[self._layout], limiter=self._limiter
+            ),
             self._limiter,
         )
 

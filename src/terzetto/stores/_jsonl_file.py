@@ -1,7 +1,7 @@
 """One log file: what it looks like, and the blocking work on it. Runs in threads.
 
-The first line is the header, every further line one event. A line counts once its newline
-is there. All writing is appending; a file only becomes shorter by what never counted.
+The first line is the header, what follows are events, in one of the layouts of
+`_jsonl_layouts.py`. All writing is appending; a file only becomes shorter by what never counted.
 Ownership is ``flock`` on the log itself, so death gives it up; the pid in the file beside it
 only serves to name the owner. Owns no state: the handle does (`_jsonl.py`). What is in the
 lines is judged in `_jsonl_lines.py`.
@@ -16,7 +16,6 @@ from pathlib import Path
 
 from attrs import frozen
 
-from ..session._codec import dumps_event, dumps_json, encode_header
 from ..vocabulary import (
     CorruptLog,
     Event,
@@ -40,20 +39,22 @@ from ._files import (
     unlock,
     write_all,
 )
+from ._jsonl_layouts import Layout, Packed
 from ._jsonl_lines import (
-    BEGINNING,
+    BEGINNINGS,
+    Everything,
     First,
     Passage,
     Survey,
-    blocks,
     events_from,
+    everything,
     first_of,
     survey,
-    unfinished,
 )
-from ._records import STRIDE, Index, Place
+from ._records import Index, Place
 
 SUFFIX = ".jsonl"
+_MOST = max(map(len, BEGINNINGS))
 _NOT_FINISHED = ": its creation was not finished"
 
 
@@ -72,9 +73,9 @@ class Opened:
     survey: Survey
 
 
-def create_log(path: Path, header: SessionHeader) -> Opened:
+def create_log(path: Path, header: SessionHeader, layout: Layout) -> Opened:
     """Write a log that has a header only. Durable when this returns, name and all."""
-    line = dumps_json(encode_header(header)) + b"\n"
+    begin = layout.begin(header)
     exists = SessionExists(f"there is a session {header.id!r} already")
     with failing(header.id, "creating"):
         make_directory(path.parent)
@@ -82,16 +83,16 @@ def create_log(path: Path, header: SessionHeader) -> Opened:
         if fd is None:
             raise exists
         with closing_if_it_fails(fd):
-            if not unfinished(_beginning(fd)):
+            if not _unfinished(fd):
                 raise exists
             # A creation that died halfway leaves a beginning.
             os.ftruncate(fd, 0)
-            write_all(fd, line)
+            write_all(fd, begin)
             with _emptied_if_it_fails(fd):
                 sync(fd)
                 sync_directory(path.parent)
-    first = First(line[:-1], header)
-    found = Survey(Index.beginning(first.place), 0, len(line))
+    first = First(begin, header, layout)
+    found = Survey(Index.beginning(first.place), first.place)
     return Opened(fd, _claim(path), first, found)
 
 
@@ -115,7 +116,7 @@ def open_log(path: Path, session_id: str, extensions: Collection[str]) -> Opened
             first = _first_of(fd, size, session_id)
             found = survey(fd, size, first, extensions)
             if found.torn is not None:
-                os.ftruncate(fd, found.length)
+                os.ftruncate(fd, found.end.offset)
             # A writer may have died between its write and its sync: only now it is durable.
             sync(fd)
     return Opened(fd, _claim(path), first, found)
@@ -126,10 +127,9 @@ def delete_log(path: Path, session_id: str) -> None:
     with failing(session_id, "deleting"):
         fd = _own(path, session_id)
         try:
-            beginning = _beginning(fd)
-            if unfinished(beginning):
+            if _unfinished(fd):
                 raise _not_found(session_id, _NOT_FINISHED)
-            if not beginning.startswith(BEGINNING):
+            if not os.pread(fd, _MOST, 0).startswith(BEGINNINGS):
                 raise CorruptLog("no log begins like this; remove it by hand", "line 1, byte 0")
             path.unlink()
             with suppress(OSError):
@@ -201,13 +201,14 @@ def read_range(path: Path, first: First, extensions: Collection[str], wanted: Ra
     session_id = first.header.id
     with _looking(path, session_id) as fd:
         size = os.fstat(fd).st_size
-        if os.pread(fd, len(first.line) + 1, 0) != first.line + b"\n":
+        if os.pread(fd, len(first.raw), 0) != first.raw:
             raise _not_found(session_id, " any more; another one has its place")
         if size < max(wanted.place.offset, wanted.size or 0):
             raise _shorter(session_id, wanted.size or wanted.place.offset, size)
         return events_from(
             fd,
             size if wanted.size is None else wanted.size,
+            first.layout,
             wanted.place,
             wanted.start,
             wanted.stop,
@@ -223,7 +224,7 @@ def read_log(
     with _looking(path, session_id) as fd:
         size = os.fstat(fd).st_size
         first = _first_of(fd, size, session_id)
-        found = events_from(fd, size, first.place, start, None, extensions)
+        found = events_from(fd, size, first.layout, first.place, start, None, extensions)
     return first.header, found.events
 
 
@@ -234,6 +235,23 @@ class Loaded:
     header: SessionHeader
     events: list[Event]
     torn: int
+
+
+def load_records(path: Path) -> tuple[First, Everything, int] | None:
+    """The log at *path*, whatever its name and state, as records, and its size; None for one
+    whose creation was not finished.
+
+    Raises:
+        CorruptLog, StoreError: its header cannot be read.
+        OSError: nor can the file.
+    """
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        size = os.fstat(fd).st_size
+        first = first_of(fd, size)
+        return None if first is None else (first, everything(fd, size, first), size)
+    finally:
+        os.close(fd)
 
 
 def load(path: Path) -> Loaded | None:
@@ -250,7 +268,7 @@ def load(path: Path) -> Loaded | None:
         first = first_of(fd, size)
         if first is None:
             return None
-        found = events_from(fd, size, first.place, 0, None, EVERY)
+        found = events_from(fd, size, first.layout, first.place, 0, None, EVERY)
     finally:
         os.close(fd)
     return Loaded(first.header, found.events, size - found.end)
@@ -307,17 +325,15 @@ def _first_of(fd: int, size: int, session_id: str) -> First:
     return first
 
 
-def write_events(
-    fd: int, path: Path, length: int, events: Sequence[Event], session_id: str
-) -> tuple[int, list[Place]]:
-    """Append *events* after byte *length* and make them durable; the new length, and where
-    some of them are.
+def write_events(fd: int, path: Path, first: First, end: Place, events: Sequence[Event]) -> Packed:
+    """Append *events* at *end*, where the log ends, and make them durable; what was appended.
 
     What an earlier failure left behind is cut first and all is written anew: after a failed
     sync, the kernel may have forgotten pages that it could not write.
     """
+    session_id, length = first.header.id, end.offset
     try:
-        lines = [dumps_event(event) + b"\n" for event in events]
+        packed = first.layout.pack(events, end)
     except InvalidValue as error:
         raise StoreError(f"session {session_id!r}: {error}") from error
     with failing(session_id, "writing"):
@@ -328,18 +344,13 @@ def write_events(
         if size > length:
             os.ftruncate(fd, length)
         try:
-            write_all(fd, b"".join(lines))
+            write_all(fd, packed.data)
             sync(fd)
         except OSError:
             with suppress(OSError):  # the next write begins with it in any case
                 os.ftruncate(fd, length)
             raise
-    places = []
-    for event, line in zip(events, lines, strict=True):
-        if not event.seq % STRIDE:
-            places.append(Place(event.seq, length, event.seq + 2))
-        length += len(line)
-    return length, places
+    return packed
 
 
 def _shorter(session_id: str, length: int, size: int) -> StoreError:
@@ -349,12 +360,13 @@ def _shorter(session_id: str, length: int, size: int) -> StoreError:
     )
 
 
-def _beginning(fd: int) -> bytes:
-    """As much of a file as `unfinished` needs: its first line, or all of a small file."""
+def _unfinished(fd: int) -> bool:
+    """Whether a log's creation was cut off; not of what is no log at all."""
     size = os.fstat(fd).st_size
-    for lines in blocks(fd, 0, size):
-        return lines[0] + b"\n"
-    return os.pread(fd, size, 0)
+    try:
+        return first_of(fd, size) is None
+    except StoreError:  # whatever it is, it is there
+        return False
 
 
 def _claim(path: Path) -> Path:

@@ -52,7 +52,7 @@ def check_record(record: bytes, seq: int, extensions: Collection[str]) -> None:
     if mark.type not in _OWN_TYPES and not mark.ignorable and mark.type not in extensions:
         read_record(record, seq, extensions)
     if mark.seq != seq:
-        raise InvalidValue(_misplaced(mark.seq, seq))
+        raise InvalidValue(misplaced(mark.seq, seq))
 
 
 def read_record(record: bytes, seq: int, extensions: Collection[str]) -> Event:
@@ -63,7 +63,7 @@ def read_record(record: bytes, seq: int, extensions: Collection[str]) -> Event:
     """
     event = loads_event(record, seq_hint=seq, extensions=extensions)
     if event.seq != seq:
-        raise InvalidValue(_misplaced(event.seq, seq))
+        raise InvalidValue(misplaced(event.seq, seq))
     return event
 
 
@@ -75,7 +75,8 @@ def is_json(record: bytes) -> bool:
     return True
 
 
-def _misplaced(found: int, seq: int) -> str:
+def misplaced(found: int, seq: int) -> str:
+    """In words, that event *found* stands where *seq* should."""
     return f"seq {found} where {seq} comes next"
 
 
