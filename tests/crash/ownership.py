@@ -59,10 +59,15 @@ def own(kind: str, folder: Path, told: Connection) -> None:
 
 @define
 class Round:
-    """What came of one round. *seconds*: from the kill to the takeover."""
+    """What came of one round.
+
+    *seconds*: from the kill to the takeover. *ours*: those of them that the attempt took which
+    succeeded; before it the system had not ended the killed process yet.
+    """
 
     kind: str
     seconds: float = 0.0
+    ours: float = 0.0
     refusals: int = 0
     problems: list[str] = field(factory=list)
 
@@ -110,6 +115,7 @@ async def _contend(kind: str, folder: Path, owner: Any, found: Round) -> None:
         owner.kill()
         killed = time.perf_counter()
         while True:  # until the system has ended the process, and its locks with it
+            began = time.perf_counter()
             try:
                 agent_block = engine.open_agent(**ROUTE, resume=SESSION)
                 agent = await agent_block.__aenter__()
@@ -118,7 +124,8 @@ async def _contend(kind: str, folder: Path, owner: Any, found: Round) -> None:
                 if time.perf_counter() > killed + PATIENCE:
                     found.problems.append("nobody can have it any more")
                     return
-        found.seconds = time.perf_counter() - killed
+        ended = time.perf_counter()
+        found.seconds, found.ours = ended - killed, ended - began
         try:
             turn = await agent.ask("And?")
             last = [e.data for e in agent.session.events if isinstance(e.data, ToolResultEvent)][-1]
@@ -165,7 +172,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(
             f"{kind}: {len(done)} takeovers in {times[0]:.1f} to {times[-1]:.1f} ms, "
             f"median {statistics.median(times):.1f} ms, {late} after more than "
-            f"{PROMISED * 1000:.0f} ms"
+            f"{PROMISED * 1000:.0f} ms; the opening itself in at most "
+            f"{max(each.ours for each in done) * 1000:.1f} ms"
         )
         rounds += done
     problems = [f"{each.kind}: {problem}" for each in rounds for problem in each.problems]
