@@ -50,13 +50,13 @@ class Fault:
     operation: StoreOperation
     effect: FaultEffect
     hits: int = field(default=0, init=False)
-    _error: int | Exception | None
-    _seconds: float
-    _hangs: bool
-    _nth: int
-    _times: int | None
-    _session_id: str | None
-    _when: Callable[[StoreCall], bool] | None = field(repr=False)
+    _error: int | Exception | None = field(alias="error")
+    _seconds: float = field(alias="seconds")
+    _hangs: bool = field(alias="hangs")
+    _nth: int = field(alias="nth")
+    _times: int | None = field(alias="times")
+    _session_id: str | None = field(alias="session_id")
+    _when: Callable[[StoreCall], bool] | None = field(alias="when", repr=False)
     _seen: int = field(default=0, init=False)
     _mended: trio.Event = field(factory=trio.Event, init=False, repr=False)
     _struck: trio.lowlevel.ParkingLot = field(
