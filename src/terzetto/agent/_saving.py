@@ -47,6 +47,7 @@ class Saving:
     _ended: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot, init=False)
     _task: trio.CancelScope | None = field(default=None, init=False)
     _again: bool = field(default=False, init=False)
+    _closing: bool = field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
         self.level = self.session.header.durability
@@ -73,6 +74,8 @@ class Saving:
 
     def _begin(self) -> None:
         self._quiet = False
+        if self._closing:
+            return
         if self.level == "each":
             self.writer.hurry(self)
         else:
@@ -91,9 +94,11 @@ class Saving:
         if self._task is not None or self._flushing:
             self._again = True
             return False
-        if self.unsaved:
-            self._task = trio.CancelScope()
-        return self._task is not None
+        if not self.unsaved:
+            self._ended.unpark_all()
+            return False
+        self._task = trio.CancelScope()
+        return True
 
     @trio.lowlevel.enable_ki_protection
     async def save_behind(self) -> None:
@@ -118,7 +123,7 @@ class Saving:
         """A flush has ended: save at once what was due meanwhile and is not of it."""
         if self._again and self._task is None and not self._flushing:
             self._again = False
-            if self._quiet and self.unsaved:
+            if self._quiet and self.unsaved and not self._closing:
                 self._quiet = False
                 self.writer.hurry(self)
 
@@ -144,6 +149,7 @@ class Saving:
         finally:
             self._flushing -= 1
             self._listening -= 1
+            self._ended.unpark_all()
             self._go_on()
 
     async def barrier(self) -> None:
@@ -209,11 +215,11 @@ class Saving:
                 self.trouble = store_failure(trouble)
                 if self.session.place.next_seq == began_at:
                     self._pause()
-            if trouble is error or not isinstance(error, (Exception, BaseExceptionGroup)):
+            if isinstance(error, BaseExceptionGroup) and not isinstance(error, Exception):
+                raise _cancel_in(error, self.session.id) from None
+            if trouble is None or trouble is error:
                 raise
-            if isinstance(error, Exception) and trouble is not None:
-                raise trouble from error
-            raise _cancel_in(error, self.session.id) from None
+            raise trouble from error
         self.trouble, self._told = None, False
         if not self.unsaved:
             self._pause()
@@ -223,8 +229,8 @@ class Saving:
 
     async def close(self) -> None:
         """Flush what is left and give the session up. A write behind ends first."""
+        self._closing = True
         self._pause()
-        self._quiet = False  # no window begins any more
         try:
             while self._task is not None:
                 self._task.cancel(reason="the session is being closed")
@@ -251,10 +257,8 @@ def _trouble(error: BaseException) -> StoreError | UsageError | None:
     return None
 
 
-def _cancel_in(error: BaseException, session_id: str) -> BaseException:
+def _cancel_in(error: BaseExceptionGroup, session_id: str) -> BaseException:
     """What of *error* goes on: the cancellation alone, however a store has wrapped it."""
-    if not isinstance(error, BaseExceptionGroup):
-        return error
     failed, stops = error.split(Exception)
     if failed is not None:
         logger.warning("hidden by a cancel of %s: %s", session_id, chain_text(failed))
