@@ -23,7 +23,8 @@ logger = logging.getLogger("terzetto")
 @define(eq=False)
 class Saving:
     """The write path of one agent. *trouble* stands from a flush that failed to the next
-    that succeeds; *on_trouble* is told of what nobody else would hear.
+    that succeeds; *on_trouble* is told of what nobody else would hear. *look_at* is the seq
+    from which on it has to be asked whether to catch up.
 
     Without a *handle* there is nothing to wait for. Where the *writer* is not
     needed nothing is written behind: flushes take no time, or there is no store.
@@ -37,8 +38,9 @@ class Saving:
     on_trouble: Callable[[Exception, Failure], None] = field(
         default=lambda error, failure: None, init=False
     )
+    look_at: float = field(default=math.inf, init=False)
+    _hand_over: Callable[[Event], None] = field(init=False)
     _quiet: bool = field(default=True, init=False)
-    _look_at: float = field(default=math.inf, init=False)
     _backlog: Backlog = field(init=False)
     _flushing: int = field(default=0, init=False)
     _listening: int = field(default=0, init=False)
@@ -53,23 +55,22 @@ class Saving:
         self.level = self.session.header.durability
         self._backlog = Backlog(self.session.durable_seq + 1)
         if self.handle is not None and self.level == "each":
-            self._look_at = 0
+            self.look_at = 0
         elif self.writer.needed:
-            self._look_at = self.session.place.next_seq + LOOK_EVERY
+            self.look_at = self.session.place.next_seq + LOOK_EVERY
 
     def attach(self) -> None:
         """From here on what is appended is written behind, as is what has been already."""
         if self.writer.needed:
-            self.session.sink = self._append
+            self._hand_over, self.session.sink = self.session.sink, self._append
             if self.unsaved:
                 self._begin()
 
     # --- behind -------------------------------------------------------------------------
 
     def _append(self, event: Event) -> None:
-        assert self.handle is not None
-        self.handle.append(event)
-        if self._quiet and self.handle.durable_seq < event.seq:
+        self._hand_over(event)
+        if self._quiet and self.session.durable_seq < event.seq:
             self._begin()
 
     def _begin(self) -> None:
@@ -168,12 +169,12 @@ class Saving:
     @property
     def must_catch_up(self) -> bool:
         """Whether `catch_up` has to be awaited before more is recorded. Cheap."""
-        return self.session.place.next_seq >= self._look_at and self._too_far_behind()
+        return self.session.place.next_seq >= self.look_at and self._too_far_behind()
 
     @property
     def must_catch_up_now(self) -> bool:
         """As `must_catch_up`, of what may be large: looks in any case."""
-        return self._look_at < math.inf and self._too_far_behind()
+        return self.look_at < math.inf and self._too_far_behind()
 
     def _too_far_behind(self) -> bool:
         session = self.session
@@ -182,7 +183,7 @@ class Saving:
         next_seq, durable_seq = session.place.next_seq, session.durable_seq
         begin = max(self._backlog.measured, durable_seq + 1)
         self._backlog.grow(session.events[begin:next_seq], next_seq)
-        self._look_at = next_seq + LOOK_EVERY
+        self.look_at = next_seq + LOOK_EVERY
         return self._backlog.too_long(durable_seq)
 
     async def catch_up(self) -> None:

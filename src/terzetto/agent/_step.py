@@ -206,8 +206,8 @@ class StepRunner:
                     async for chunk in chunks:
                         # What arrives after the cancel was not delivered.
                         await trio.lowlevel.checkpoint_if_cancelled()
-                        self.session.append(AssistantChunk(turn, step, chunk))
-                        if self.saving.must_catch_up:
+                        event = self.session.append(AssistantChunk(turn, step, chunk))
+                        if event.seq >= self.saving.look_at and self.saving.must_catch_up:
                             await self.saving.catch_up()
                         if isinstance(chunk, Finish) and not is_complete(chunk.reason):
                             assert isinstance(chunk.reason, (ErrorFinish, AbortedFinish))
