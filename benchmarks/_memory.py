@@ -1,4 +1,4 @@
-"""``python -m benchmarks._memory KIND PIECES``: what one long answer leaves in memory.
+"""``python -m benchmarks._memory KIND PIECES``: what streamed pieces leave in memory.
 
 In a process of its own, so that nothing else is in the figures. Prints JSON: how many bytes
 larger the process has become, and how many more objects the garbage collector looks at.
@@ -16,6 +16,9 @@ import trio
 from ._places import MAKE, folder
 from ._work import Load, one_turn, working
 
+ANSWER = 1_000
+"""Pieces of one answer: what an answer consists of may leave memory once it is complete."""
+
 
 def resident() -> int:
     """Bytes of this process that are in memory now."""
@@ -26,7 +29,7 @@ def resident() -> int:
 async def grown(kind: str, pieces: int) -> dict[str, int]:
     with folder("disk") as path:
         store = None if kind == "none" else MAKE["jsonl" if kind == "jsonl" else "sqlite"](path)
-        async with working(store, Load(1, pieces, 0)) as agents:
+        async with working(store, Load(pieces // ANSWER, ANSWER)) as agents:
             gc.collect()
             before, tracked = resident(), len(gc.get_objects())
             await one_turn(agents)

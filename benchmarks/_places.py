@@ -23,6 +23,7 @@ from ._measure import Clock
 Kind: TypeAlias = Literal["jsonl", "sqlite"]
 Where: TypeAlias = Literal["disk", "memory"]
 
+KINDS: tuple[Kind, ...] = ("jsonl", "sqlite")
 MAKE: Mapping[Kind, Callable[[Path], Store]] = {
     "jsonl": lambda folder: JsonlStore(folder / "sessions"),
     "sqlite": lambda folder: SqliteStore(folder / "sessions.db"),

@@ -14,7 +14,7 @@ import trio
 from attrs import define, field, frozen
 
 import terzetto
-from terzetto import Agent, CallConfig, Engine, ModelInfo, Request, Store, tool
+from terzetto import Agent, CallConfig, Engine, ModelInfo, Request, SqliteStore, Store, tool
 from terzetto.llm import Adapter
 from terzetto.vocabulary import (
     BlockEnd,
@@ -31,6 +31,8 @@ from terzetto.vocabulary import (
     ToolCallDelta,
     ToolCalls,
 )
+
+from ._measure import Clock, Counted, counting
 
 WORD = "word "
 
@@ -154,3 +156,36 @@ async def one_turn(agents: Sequence[Agent]) -> int:
 async def _one_turn(agent: Agent) -> None:
     await agent.ask("Work.")
     await agent.flush()
+
+
+@frozen
+class Work:
+    """What was done in a measured stretch: *groups* is how often something was synced."""
+
+    seconds: float
+    events: int
+    groups: int
+
+
+class Meter:
+    """Looks at *store* and *clock* from now on."""
+
+    def __init__(self, store: Store, counted: Counted, clock: Clock) -> None:
+        self._store, self._counted, self._clock = store, counted, clock
+        self._before = counted.syncs + self._commits()
+        self._began = clock()
+
+    def work(self, events: int) -> Work:
+        took = self._clock() - self._began
+        return Work(took, events, self._counted.syncs + self._commits() - self._before)
+
+    def _commits(self) -> int:
+        return self._store.statistics().commits if isinstance(self._store, SqliteStore) else 0
+
+
+async def turns(agents: int, load: Load, level: Durability, store: Store, clock: Clock) -> Work:
+    """So many agents do their turn on a new *store*."""
+    async with working(store, load, agents, durability=level) as workers:
+        with counting() as counted:
+            meter = Meter(store, counted, clock)
+            return meter.work(await one_turn(workers))

@@ -5,6 +5,7 @@
 - ``store.prices``: the same, against agents without a store.
 - ``store.counts``: syncs and thread hops of a step, and of a durable batch.
 - ``store.memory``: what one streamed piece leaves in memory.
+- ``store.size``: bytes on the disk for an event.
 - ``store.resume``: getting a session back, for each of its events.
 
 The floors write the same facts as plain JSON lines, or rows of a table, without checks, in as
@@ -13,69 +14,58 @@ many groups, each with its sync and its thread.
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
-import orjson
 import trio
-from attrs import frozen
 
-import terzetto
-from terzetto import Event, SqliteStore, Store
+from terzetto import Event, Store
 from terzetto.session._codec import encode_event
 from terzetto.stores import WriteHandle
 from terzetto.vocabulary import AssistantChunk, Durability, SessionHeader, SessionId, TextDelta
 
-from ._measure import Clock, Counted, Sample, Scale, alternate, counting
-from ._places import CLOCKS, MAKE, Kind, Where, folder, places
+from ._kept import memory, resume, size
+from ._measure import Clock, Counted, Scale, alternate, counting
+from ._places import CLOCKS, KINDS, MAKE, Kind, Where, folder, places
 from ._rows import Count, Ratio, Row
 from ._run import Parts, main
-from ._work import WORD, Load, WorkModel, note, one_turn, working
-from .floors import Fields, line, write_lines, write_rows
+from ._work import WORD, Load, Meter, Work, one_turn, turns, working
+from .floors import Fields, write_lines, write_rows
 
-KINDS: tuple[Kind, ...] = ("jsonl", "sqlite")
 AGAINST: dict[Kind, str] = {"jsonl": "bare lines", "sqlite": "bare rows"}
 LEVELS: tuple[Durability, ...] = ("lazy", "step", "each")
 Case: TypeAlias = tuple[Kind, int, object]
-BUDGETS: dict[Case, float] = {}
+BUDGETS: dict[Case, float] = {
+    ("jsonl", 1, 1): 1.6,
+    ("jsonl", 1, 20): 1.3,
+    ("jsonl", 50, 1): 1.3,
+    ("jsonl", 50, 20): 1.1,
+    ("sqlite", 1, 1): 2.1,
+    ("sqlite", 1, 20): 2.0,
+    ("sqlite", 50, 1): 3.5,
+    ("sqlite", 50, 20): 1.6,
+    ("jsonl", 1, "lazy"): 7.1,
+    ("jsonl", 1, "step"): 4.7,
+    ("jsonl", 1, "each"): 2.7,
+    ("jsonl", 50, "lazy"): 5.1,
+    ("jsonl", 50, "step"): 3.7,
+    ("jsonl", 50, "each"): 1.9,
+    ("sqlite", 1, "lazy"): 5.4,
+    ("sqlite", 1, "step"): 4.1,
+    ("sqlite", 1, "each"): 2.8,
+    ("sqlite", 50, "lazy"): 6.7,
+    ("sqlite", 50, "step"): 6.2,
+    ("sqlite", 50, "each"): 6.3,
+}
 """Of rows in memory: the kind, how many sessions or agents, events a flush or durability. A
 quarter above what was measured when they were set."""
-ROOT = Path(__file__).resolve().parents[1]
-
-
-@frozen
-class Work:
-    """What was done in a measured stretch: *groups* is how often something was synced."""
-
-    seconds: float
-    events: int
-    groups: int
 
 
 Working: TypeAlias = Callable[[Store, Clock], Awaitable[Work]]
 """Does something with a new store."""
-
-
-class Meter:
-    """Looks at *store* and *clock* from now on."""
-
-    def __init__(self, store: Store, counted: Counted, clock: Clock) -> None:
-        self._store, self._counted, self._clock = store, counted, clock
-        self._before = counted.syncs + self._commits()
-        self._began = clock()
-
-    def work(self, events: int) -> Work:
-        took = self._clock() - self._began
-        return Work(took, events, self._counted.syncs + self._commits() - self._before)
-
-    def _commits(self) -> int:
-        return self._store.statistics().commits if isinstance(self._store, SqliteStore) else 0
 
 
 # --- a store alone --------------------------------------------------------------------------
@@ -132,7 +122,7 @@ def levels(where: Where, scale: Scale) -> Iterable[Row]:
             load = _load(agents, scale)
             for level in LEVELS:
                 name = f"{kind}, {_times(agents, 'agent')}, {level}"
-                working = partial(_turns, agents, load, level)
+                working = partial(turns, agents, load, level)
                 budget = BUDGETS.get((kind, agents, level))
                 yield _row(name, working, kind, where, scale, budget)
 
@@ -144,7 +134,7 @@ def prices(where: Where, scale: Scale) -> Iterable[Row]:
         contenders = {"none": partial(_without_store, agents, load, where)}
         for kind in KINDS:
             for level in LEVELS:
-                working = partial(_turns, agents, load, level)
+                working = partial(turns, agents, load, level)
                 contenders[f"{kind}, {_times(agents, 'agent')}, {level}"] = partial(
                     _in_new_store, working, kind, where
                 )
@@ -171,13 +161,6 @@ def _without_store(agents: int, load: Load, where: Where) -> float:
             return (CLOCKS[where]() - began) / events
 
     return trio.run(main)
-
-
-async def _turns(agents: int, load: Load, level: Durability, store: Store, clock: Clock) -> Work:
-    async with working(store, load, agents, durability=level) as workers:
-        with counting() as counted:
-            meter = Meter(store, counted, clock)
-            return meter.work(await one_turn(workers))
 
 
 def _row(
@@ -271,66 +254,6 @@ def _less(whole: Counted, part: Counted) -> Counted:
     return Counted(whole.syncs - part.syncs, whole.hops - part.hops)
 
 
-# --- memory ---------------------------------------------------------------------------------
-
-
-def memory(scale: Scale) -> Iterable[Row]:
-    """One answer of many pieces, in a process of its own, after it has become durable."""
-    pieces = scale.pick(200_000, 2_000)
-    for kind in scale.pick(("none", *KINDS), KINDS):
-        command = [sys.executable, "-m", "benchmarks._memory", kind, str(pieces)]
-        done = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE)
-        found = json.loads(done.stdout)
-        name = f"{pieces:,} pieces, {'no store' if kind == 'none' else kind}"
-        yield Count(name=f"{name}: resident", value=found["bytes"] / pieces, unit="B a piece")
-        yield Count(name=f"{name}: tracked", value=found["tracked"] / pieces, unit="a piece")
-
-
-# --- resuming -------------------------------------------------------------------------------
-
-
-def resume(scale: Scale) -> Iterable[Row]:
-    """Opening an agent on a stored session, against reading its lines as JSON."""
-    load = scale.pick(Load(300, 20), Load(3, 3))
-    for kind in KINDS:
-        with folder(places()[-1]) as path:
-            store = MAKE[kind](path)
-            work = trio.run(_turns, 1, load, "lazy", store, time.perf_counter)
-            _, events = trio.run(store.read, "s0")
-            lines = [line(dict(encode_event(event))) for event in events]
-            found = alternate(
-                {"ours": _resumed(kind, path, len(events)), "floor": _loaded(lines)}, scale
-            )
-            yield Ratio(
-                name=f"{kind}, a session of {work.events:,} events",
-                unit="event",
-                ours=found["ours"],
-                against="orjson.loads",
-                floor=found["floor"],
-            )
-
-
-def _resumed(kind: Kind, path: Path, events: int) -> Sample:
-    async def main() -> float:
-        async with terzetto.open_engine(
-            adapters=[WorkModel(Load(1, 1))], tools=[note], store=MAKE[kind](path)
-        ) as engine:
-            began = time.process_time()
-            async with engine.open_agent(resume="s0"):
-                return (time.process_time() - began) / events
-
-    return lambda: trio.run(main)
-
-
-def _loaded(lines: Sequence[bytes]) -> Sample:
-    def sample() -> float:
-        began = time.process_time()
-        kept = [orjson.loads(one) for one in lines]
-        return (time.process_time() - began) / len(kept)
-
-    return sample
-
-
 def _header(name: str) -> SessionHeader:
     return SessionHeader(id=SessionId(name), created_ms=1_700_000_000_000)
 
@@ -345,6 +268,7 @@ PARTS: Parts = {
     **{f"store.prices.{where}": partial(prices, where) for where in places()},
     "store.counts": counts,
     "store.memory": memory,
+    "store.size": size,
     "store.resume": resume,
 }
 

@@ -60,8 +60,8 @@ def test_a_batch_and_a_step_need_few_syncs_and_few_threads(tmp_path: Path) -> No
 def test_memory_is_measured_for_every_store(tmp_path: Path) -> None:
     """Each in a process of its own; with this few pieces only that there is a figure."""
     rows = measured(tmp_path, "store.memory")
-    assert [row["unit"] for row in rows] == ["B a piece", "a piece"] * 2
-    assert all(row["value"] > 0 for row in rows if row["unit"] == "a piece")
+    assert [row["unit"] for row in rows] == ["B a piece", "objects a piece"] * 2
+    assert all(row["value"] > 0 for row in rows if row["unit"] == "objects a piece")
 
 
 def test_only_takes_whole_names_and_refuses_others(capsys: pytest.CaptureFixture[str]) -> None:

@@ -45,7 +45,7 @@ class Shelf:
 
     @property
     def on_disk(self) -> bool:
-        return self.kind not in ("memory", "simulated")
+        return self.kind in ("jsonl", "sqlite")
 
     def make(self) -> Store:
         return made_in(self.folder / str(self.processes), self.kind)

@@ -92,8 +92,6 @@ def commit_fails(broken: Broken, *, done: bool) -> Callable[..., None]:
 DISKS: dict[str, tuple[str, Any, str, Callable[[Broken], Any], str]] = {
     "jsonl: half a record": ("jsonl", os, "write", half_a_write, "No space left on device"),
     "jsonl: no sync": ("jsonl", os, "fdatasync", no_sync, "Input/output error"),
-    "packed: half a record": ("packed", os, "write", half_a_write, "No space left on device"),
-    "zstd: half a record": ("zstd", os, "write", half_a_write, "No space left on device"),
     "sqlite: no commit": (
         "sqlite",
         _sqlite_jobs,
