@@ -58,7 +58,7 @@ BASE = ("chat", "--base-url", "http://127.0.0.1:9/v1", "--model", "m")
     [
         (
             [],
-            "expected a command: demo, chat, show, sessions, fork, verify, export, explain",
+            "expected a command: demo, chat, show, sessions, fork, verify, export, explain, r",
         ),
         (["sing"], "invalid choice: 'sing' (choose from "),
         (["demo", "--slow"], "'--slow' is no option of this command"),

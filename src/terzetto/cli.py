@@ -271,6 +271,20 @@ def _explain(arguments: argparse.Namespace, terminal: Terminal, _: Diagnostics) 
     return run_explain(options, terminal)
 
 
+def _replay(arguments: argparse.Namespace, terminal: Terminal, _: Diagnostics) -> int:
+    from .commands._replay import ReplayOptions, run_replay
+
+    options = ReplayOptions(
+        session=arguments.session,
+        folder=arguments.log,
+        json=arguments.json,
+        number=arguments.number,
+        wire=arguments.wire,
+        verify=arguments.verify,
+    )
+    return run_replay(options, terminal)
+
+
 _COMMANDS = {
     "demo": _demo,
     "chat": _chat,
@@ -280,6 +294,7 @@ _COMMANDS = {
     "verify": _verify,
     "export": _export,
     "explain": _explain,
+    "replay": _replay,
 }
 
 

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from ._show import FOLDER, turns
 
+WIRES = ("openai_chat", "deepseek")
+"""The adapters whose bodies ``replay`` can write."""
 ABOUT = {
     "sessions": """\
 List the stored sessions, the newest first: turns, how the last one ended, size, who uses
@@ -38,6 +40,16 @@ only read. The exit code is 1 if a break has no explanation.
   terzetto explain 5f0c --log sessions
   terzetto explain 5f0c --json
 """,
+    "replay": """\
+Print what a session asked its models, once more, from its log alone: a line for each
+request, or all of one. Or run the session again, to see whether the engine still does the
+same. Needs no key and no network, runs no tool, and the log is only read.
+
+  terzetto replay 5f0c
+  terzetto replay 5f0c --request 3
+  terzetto replay 5f0c --request 3 --wire deepseek >body.json
+  terzetto replay 5f0c --verify
+""",
 }
 HELP = {
     "sessions": "list the sessions",
@@ -45,13 +57,14 @@ HELP = {
     "verify": "check that sessions are whole",
     "export": "write a session out",
     "explain": "see what each request repeats, and why",
+    "replay": "see every request once more",
 }
 
 
 def add_arguments(name: str, parser: argparse.ArgumentParser) -> None:
     """The arguments of the command called *name*."""
     add = parser.add_argument
-    if name in {"fork", "export", "explain"}:
+    if name in {"fork", "export", "explain", "replay"}:
         add("session", metavar="SESSION", help="a session id, or the path of a log")
     if name == "verify":
         add("sessions", metavar="SESSION", nargs="*", help="ids or paths; all by default")
@@ -73,7 +86,26 @@ def add_arguments(name: str, parser: argparse.ArgumentParser) -> None:
     )
     if name == "explain":
         add("--turn", type=turns, metavar="N", help="only this turn; 2-4 or 2- for several")
-    if name in {"sessions", "explain"}:
+    if name == "replay":
+        add(
+            "--request",
+            type=_number,
+            dest="number",
+            metavar="N",
+            help="only this one, whole, as explain numbers them",
+        )
+        add(
+            "--wire",
+            choices=WIRES,
+            help="with --request: the body as this adapter sends it, instead of our JSON",
+        )
+        add(
+            "--verify",
+            action="store_true",
+            help="run the session again, the log in the place of model, tools and people; "
+            "the exit code is 1 if the engine does anything else now",
+        )
+    if name in {"sessions", "explain", "replay"}:
         add("--json", action="store_true", help="one JSON document, for programs")
     if name == "fork":
         add("--at", type=_turn, dest="turn", metavar="TURN", help="after this turn; now by default")
@@ -88,6 +120,14 @@ def add_arguments(name: str, parser: argparse.ArgumentParser) -> None:
 
 
 def _turn(text: str) -> int:
+    return _counted(text, "a turn")
+
+
+def _number(text: str) -> int:
+    return _counted(text, "a request")
+
+
+def _counted(text: str, what: str) -> int:
     if not text.isdecimal() or len(text) > 15 or not int(text):
-        raise argparse.ArgumentTypeError(f"expected the number of a turn, got {text!r}")
+        raise argparse.ArgumentTypeError(f"expected the number of {what}, got {text!r}")
     return int(text)
