@@ -16,11 +16,14 @@ from attrs import define, frozen
 
 from terzetto.stores import _sqlite_jobs
 
+_OF_FILES = ("half written", "written", "synced")
 MOMENTS: dict[str, Sequence[str]] = {
-    "jsonl": ("half written", "written", "synced"),
+    "jsonl": _OF_FILES,
+    "packed": _OF_FILES,
+    "zstd": _OF_FILES,
     "sqlite": ("inserted", "before the commit", "after the commit"),
 }
-"""The moments inside each store."""
+"""The moments inside each store; two are layouts of files."""
 
 
 @frozen

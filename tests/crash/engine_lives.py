@@ -37,7 +37,7 @@ from terzetto import Durability
 from terzetto.vocabulary import Event, SessionHeader, SessionNotFound, TurnEnd, TurnStart
 
 LEVELS: Sequence[Durability] = ("step", "lazy", "each")
-UNSYNCED = {"jsonl": MOMENTS["jsonl"], "sqlite": ("after the commit",)}
+UNSYNCED = MOMENTS | {"sqlite": ("after the commit",)}
 """Moments at which a power cut takes something: these come before a sync is noted."""
 OF_EFFECTS = ("began", "ended", "acknowledged", "told")
 DEATHS = 20
@@ -302,7 +302,7 @@ def break_it(seed: int) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.crash.kill", description=__doc__)
-    parser.add_argument("--store", choices=[*sorted(MOMENTS), "all"], default="all")
+    parser.add_argument("--store", choices=[*MOMENTS, "all"], action="append")
     parser.add_argument("--durability", choices=[*LEVELS, "all"], default="all")
     parser.add_argument("--kills", type=int, default=300, help="for each store and level")
     parser.add_argument("--seed", type=int, default=0)
@@ -313,7 +313,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.defects:
         return break_it(options.seed)
     found = Findings()
-    for kind in sorted(MOMENTS) if options.store == "all" else [options.store]:
+    chosen = options.store or ["all"]
+    for kind in MOMENTS if "all" in chosen else chosen:
         for level in LEVELS if options.durability == "all" else [options.durability]:
             began = time.monotonic()
             one = kill(kind, level, options.kills, options.seed, power=options.power)

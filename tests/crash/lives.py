@@ -55,7 +55,10 @@ MOST_BIRTHS = 6
 
 
 def make_store(kind: str, folder: Path) -> Store:
-    return JsonlStore(folder / "logs") if kind == "jsonl" else SqliteStore(folder / "logs.db")
+    if kind == "sqlite":
+        return SqliteStore(folder / "logs.db")
+    layout: Any = "plain" if kind == "jsonl" else kind
+    return JsonlStore(folder / "logs", layout=layout)
 
 
 def header(name: str) -> SessionHeader:

@@ -3,13 +3,14 @@
 In each round a process owns a session and is in the middle of a turn. This one wants it too:
 it is refused, told the owner's pid, and has written nothing. Then the owner is killed, and
 this one must get the session, without anybody's help. How long that took is printed: from
-the kill until the agent is there, its log repaired.
+the kill until the agent is there, its log repaired. At last some race for one session.
 """
 
 from __future__ import annotations
 
 import argparse
 import multiprocessing
+import os
 import statistics
 import tempfile
 import time
@@ -26,7 +27,8 @@ import terzetto
 from terzetto import tool
 from terzetto.llm.scripted import ScriptedModel, answer, call
 from terzetto.testing import history_is_valid
-from terzetto.vocabulary import SessionLocked, ToolResultEvent
+from terzetto.testing._invariants import Evidence, check_invariants
+from terzetto.vocabulary import SessionExists, SessionLocked, ToolResultEvent, TurnEnd
 
 ROUTE: Mapping[str, Any] = {"provider": "scripted", "model": "m"}
 KINDS = ("jsonl", "sqlite")
@@ -157,13 +159,68 @@ def content(folder: Path) -> dict[str, tuple[bytes, int]]:
     }
 
 
+# --- a race -----------------------------------------------------------------------------
+
+
+def take_turns(kind: str, folder: Path, number: int, times: int) -> None:
+    """Have the session *times* times, for one turn each, against others who want it as well."""
+    ledger = os.open(folder / "held", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+
+    async def main() -> None:
+        model = ScriptedModel(lambda request: "Mine.")
+        store = make_store(kind, folder / "in")
+        async with terzetto.open_engine(adapters=[model], store=store) as engine:
+            had = 0
+            while had < times:
+                try:
+                    async with engine.open_agent(
+                        **ROUTE, session_id=SESSION, if_stored="resume"
+                    ) as agent:
+                        os.write(ledger, b"+%d\n" % number)
+                        await agent.ask(f"{number}, {had}")
+                        os.write(ledger, b"-%d\n" % number)
+                        had += 1
+                except (SessionLocked, SessionExists):
+                    await trio.lowlevel.checkpoint()
+
+    trio.run(main)
+
+
+def race(kind: str, folder: Path, racers: int = 3, times: int = 4) -> list[str]:
+    """Let *racers* have one session, each *times* times; what is wrong with what they did."""
+    (folder / "in").mkdir()
+    children = [
+        _CONTEXT.Process(target=take_turns, args=(kind, folder, number, times))
+        for number in range(racers)
+    ]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join(PATIENCE)
+    problems = [f"a racer ends with {child.exitcode}" for child in children if child.exitcode]
+    held = (folder / "held").read_text().split()
+    for taken, given in zip(held[::2], held[1::2], strict=False):
+        if taken[0] != "+" or given != f"-{taken[1:]}":
+            problems.append(f"two had it at the same time: {taken} {given}")
+    _, events = trio.run(make_store(kind, folder / "in").read, SESSION)
+    problems += check_invariants(Evidence(events))
+    turns = sum(isinstance(event.data, TurnEnd) for event in events)
+    if (turns, len(held)) != (racers * times, 2 * racers * times):
+        problems.append(f"{turns} turns in the log, {len(held)} lines in the ledger")
+    return problems
+
+
+# --- the command ------------------------------------------------------------------------
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.crash.owners", description=__doc__)
     parser.add_argument("--rounds", type=int, default=50, help="for each store")
     parser.add_argument("--store", choices=[*KINDS, "all"], default="all")
     options = parser.parse_args(arguments)
     _CONTEXT.set_forkserver_preload(["tests.crash.ownership"])
-    rounds = []
+    rounds: list[Round] = []
+    raced: list[str] = []
     for kind in KINDS if options.store == "all" else [options.store]:
         with tempfile.TemporaryDirectory() as folder:
             done = [contend(kind, Path(folder)) for _ in range(options.rounds)]
@@ -176,7 +233,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"{max(each.ours for each in done) * 1000:.1f} ms"
         )
         rounds += done
+        with tempfile.TemporaryDirectory() as folder:
+            raced += [f"{kind}: {problem}" for problem in race(kind, Path(folder))]
     problems = [f"{each.kind}: {problem}" for each in rounds for problem in each.problems]
+    problems += raced
     for problem in problems:
         print(problem)
     refusals = sum(each.refusals for each in rounds)

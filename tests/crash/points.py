@@ -96,6 +96,7 @@ class _Handle:
     handle: WriteHandle
     stop: Stop
     _calls: list[str] = field(factory=list)
+    _one: trio.Lock = field(factory=trio.Lock)
 
     def append(self, event: Event) -> None:
         self.handle.append(event)
@@ -103,12 +104,13 @@ class _Handle:
             self._calls.append(event.data.call_id.removeprefix("call-"))
 
     async def flush(self) -> None:
-        calls, self._calls = self._calls, []
-        for name in calls:
-            await self.stop.at(f"before {name} is saved")
-        await self.handle.flush()
-        for name in calls:
-            await self.stop.at(f"before {name} begins")
+        async with self._one:  # who has stopped stops whoever else would save it
+            calls, self._calls = self._calls, []
+            for name in calls:
+                await self.stop.at(f"before {name} is saved")
+            await self.handle.flush()
+            for name in calls:
+                await self.stop.at(f"before {name} begins")
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.handle, name)

@@ -34,18 +34,21 @@ from terzetto.vocabulary import (
 LAST = re.compile(r"(\d+) kills, ([\d,]+) effects, (\d+) violations")
 
 
-@pytest.mark.parametrize("power", [[], ["--power"]], ids=["kill", "power cut"])
-def test_no_effect_is_denied_or_invited_twice(power: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("files", "power"), [("jsonl", []), ("packed", ["--power"])], ids=["kill", "power cut"]
+)
+def test_no_effect_is_denied_or_invited_twice(files: str, power: list[str]) -> None:
     """BC-44, C145, C148: the ledger of what happened agrees with the log, whenever it ends;
-    with both stores and at every level of durability."""
-    code, lines = run("kill", "--kills", "4", *power)
+    in files as in a database, and at every level of durability."""
+    stores = ["--store", files, "--store", "sqlite"]
+    code, lines = run("kill", *stores, "--kills", "4", *power)
     assert code == 0, "\n".join(lines)
     found = LAST.fullmatch(lines[-1])
     assert found is not None
     assert (int(found[1]), int(found[3])) == (24, 0)
     assert int(found[2].replace(",", "")) > 50
     assert [line.partition(":")[0] for line in lines[:-1]] == [
-        f"{store} {level}" for store in ("jsonl", "sqlite") for level in ("step", "lazy", "each")
+        f"{store} {level}" for store in (files, "sqlite") for level in ("step", "lazy", "each")
     ]
     # They died where it matters: effects had begun, and calls had not.
     assert re.search(r"\d+ TOOL_OUTCOME_UNKNOWN", "".join(lines))

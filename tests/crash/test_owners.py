@@ -21,13 +21,14 @@ from terzetto.vocabulary import SessionLocked, UsageError
 
 
 def test_a_killed_owner_is_followed_without_help() -> None:
-    """BC-43, C144: refused by name, nothing written, and the lock ends with its process."""
-    code, lines = run("owners", "--rounds", "3")
+    """BC-43, C144: refused by name, nothing written, and the lock ends with its process;
+    and of several that race for it one has it at a time."""
+    code, lines = run("owners", "--rounds", "2")
     assert code == 0, "\n".join(lines)
-    assert lines[-1] == "6 takeovers, 12 refusals, 0 violations"
+    assert lines[-1] == "4 takeovers, 8 refusals, 0 violations"
     assert [line.partition(" in ")[0] for line in lines[:2]] == [
-        "jsonl: 3 takeovers",
-        "sqlite: 3 takeovers",
+        "jsonl: 2 takeovers",
+        "sqlite: 2 takeovers",
     ]
 
 
