@@ -45,7 +45,10 @@ def read(path: Path, session_id: str = "Tea") -> tuple[v.SessionHeader, list[v.E
 def test_sessions_are_listed_the_newest_first(made: Path, capsys: Capture) -> None:
     trio.run(put, made, v.SessionHeader(id=v.SessionId("old"), created_ms=1), [])
     header = v.SessionHeader(
-        id=v.SessionId("new"), created_ms=1_900_000_000_000, parent_id=v.SessionId("Tea")
+        id=v.SessionId("new"),
+        created_ms=1_900_000_000_000,
+        parent_id=v.SessionId("Tea"),
+        durability="lazy",
     )
     trio.run(put, made, header, [])
     code, out, err = in_process(capsys, "sessions", "--log", str(made))
@@ -53,7 +56,8 @@ def test_sessions_are_listed_the_newest_first(made: Path, capsys: Capture) -> No
     heading, *rows = out.splitlines()
     assert heading.split()[0] == "SESSION"
     assert [row.split()[0] for row in rows] == ["new", "Tea", "old"]
-    assert "fork of Tea" in rows[0]
+    assert "fork of Tea; durability lazy" in rows[0]
+    assert "durability" not in rows[1], "only what is not the usual is said"
     assert re.search(r"Tea +2023-11-14 22:13 +2 +completed +\d+ KB +A \\x1b\[1mtea", rows[1])
     assert "1970-01-01 00:00" in rows[2]
 
@@ -71,6 +75,7 @@ def test_sessions_as_a_document(made: Path, capsys: Capture) -> None:
         "id": "Tea",
         "cwd": None,
         "parentId": None,
+        "durability": "step",
         "title": "A \x1b[1mtea",
         "turns": 2,
         "ending": "completed",

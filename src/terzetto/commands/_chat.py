@@ -240,7 +240,9 @@ class _Chat:
         self.terminal.line("Ctrl-C interrupts an answer, Ctrl-D leaves, /help tells more.", "dim")
         if self.options.log is not None:
             log = self.options.log / f"{agent.id}.jsonl"
-            self.terminal.line(f"The conversation is kept in {log}", "dim")
+            level = agent.session.header.durability  # another one was made by a program
+            how = "" if level == "step" else f", durability {level}"
+            self.terminal.line(f"The conversation is kept in {log}{how}", "dim")
 
     def _go_on(self, agent: Agent, route: Route, earlier: _Earlier, torn: str | None) -> None:
         """Show where the conversation stands, and make the wanted model its model."""

@@ -150,6 +150,8 @@ def _notes(one: Summary) -> str:
         notes.append(f"in use by process {one.stored.owner}")
     if one.header is not None and one.header.parent_id is not None:
         notes.append(f"fork of {one.header.parent_id}")
+    if one.header is not None and one.header.durability != "step":
+        notes.append(f"durability {one.header.durability}")
     if one.title is not None:
         notes.append(one.title)
     return one_line("; ".join(notes))
@@ -179,6 +181,7 @@ def _entry(one: Summary) -> PlainJson:
         "createdMs": header.created_ms if header else None,
         "cwd": header.cwd if header else None,
         "parentId": header.parent_id if header else None,
+        "durability": header.durability if header else None,
         "title": one.title,
         "turns": one.turns,
         "ending": one.ending,
