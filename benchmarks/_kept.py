@@ -96,6 +96,7 @@ def resume(scale: Scale) -> Iterable[Row]:
                 ours=found["ours"],
                 against="orjson.loads",
                 floor=found["floor"],
+                budget=11.5,
             )
 
 

@@ -93,9 +93,11 @@ class Counted:
 
 @contextmanager
 def counting() -> Iterator[Counted]:
-    """Count syncs and thread hops in the block. SQLite's own syncs are not seen."""
+    """Count syncs and thread hops in the block. SQLite's own syncs are not seen, nor those of a
+    system without `os.fdatasync`."""
     counted = Counted()
-    fsync, fdatasync, run_sync = os.fsync, os.fdatasync, trio.to_thread.run_sync
+    fsync, run_sync = os.fsync, trio.to_thread.run_sync
+    fdatasync = getattr(os, "fdatasync", None)
 
     def counted_fsync(fd: int) -> None:
         counted.syncs += 1
@@ -103,15 +105,20 @@ def counting() -> Iterator[Counted]:
 
     def counted_fdatasync(fd: int) -> None:
         counted.syncs += 1
+        assert fdatasync is not None
         fdatasync(fd)
 
     async def counted_run_sync(*args: object, **options: object) -> object:
         counted.hops += 1
         return await run_sync(*args, **options)  # type: ignore[arg-type]
 
-    os.fsync, os.fdatasync = counted_fsync, counted_fdatasync  # type: ignore[assignment]
+    os.fsync = counted_fsync  # type: ignore[assignment]
+    if fdatasync is not None:
+        os.fdatasync = counted_fdatasync  # type: ignore[assignment]
     trio.to_thread.run_sync = counted_run_sync  # type: ignore[assignment]
     try:
         yield counted
     finally:
-        os.fsync, os.fdatasync, trio.to_thread.run_sync = fsync, fdatasync, run_sync
+        os.fsync, trio.to_thread.run_sync = fsync, run_sync
+        if fdatasync is not None:
+            os.fdatasync = fdatasync

@@ -52,6 +52,11 @@ def run(parts: Parts, arguments: Sequence[str] | None = None) -> int:
     for one in asked.only:
         if not any(f"{name}.".startswith(f"{one}.") for name in parts):
             parser.error(f"--only {one}: expected one of {', '.join(parts)}")
+    if asked.json is not None:
+        try:  # now, and not when everything has been measured
+            asked.json.touch()
+        except OSError as error:
+            parser.error(f"--json {asked.json}: {error.strerror}")
     scale, rows = Scale(asked.quick), dict[str, list[Row]]()
     for name, part in chosen.items():
         began = time.perf_counter()

@@ -71,6 +71,18 @@ def test_only_takes_whole_names_and_refuses_others(capsys: pytest.CaptureFixture
     assert "--only stor: expected one of floors, store.write.disk" in capsys.readouterr().err
 
 
+def test_a_report_that_cannot_be_written_is_refused_before_anything_is_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def never(scale: Scale) -> list[Row]:
+        raise AssertionError("measured")
+
+    with pytest.raises(SystemExit) as left:
+        run({"never": never}, ["--json", str(tmp_path / "no" / "report.json")])
+    assert left.value.code == 2
+    assert "No such file or directory" in capsys.readouterr().err
+
+
 def test_what_is_over_its_budget_fails_the_run(capsys: pytest.CaptureFixture[str]) -> None:
     low, high = Series((1.0, 1.0, 1.0)), Series((2.0, 3.0, 9.0))
     rows: list[Row] = [
