@@ -9,6 +9,8 @@ import signal
 
 from hypothesis import settings
 
+from tests.whole import forgotten as forgotten
+
 # No deadline: a slow machine is not a failing test.
 settings.register_profile("terzetto", deadline=None)
 # Derandomized: the same commit gives the same verdict.

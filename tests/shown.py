@@ -142,7 +142,7 @@ async def cut_session() -> Shown:
         await trio.sleep(1)
         shown = Shown(
             header=agent.session.header,
-            timeline=read_timeline(agent.session.events),
+            timeline=read_timeline(await agent.session.read()),
             torn=37,
         )
         await opening.__aexit__(None, None, None)

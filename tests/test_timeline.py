@@ -16,6 +16,7 @@ from terzetto.commands._terminal import columns
 from terzetto.llm.scripted import ScriptedModel, answer, call, finish_error, say
 from terzetto.timeline import Mark, Timeline, read_timeline
 from tests.strategies import logs
+from tests.whole import whole
 
 
 def log(*entries: tuple[int, v.EventData]) -> list[v.Event]:
@@ -328,7 +329,7 @@ async def test_every_prefix_of_a_real_log_can_be_read() -> None:
         await agent.ask("go")
         with pytest.raises(terzetto.TurnFailed):
             await agent.ask("again")
-    events = list(agent.session.events)
+    events = whole(agent.session)
     first, second = read_timeline(events).turns
     assert [c.name for c in first.steps[0].calls] == ["look", "look", "nothing"]
     assert first.steps[1].calls == ()

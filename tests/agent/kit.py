@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import pytest
 import trio
 import trio.testing
+from tests.whole import whole
 
 import terzetto
 from terzetto import Agent, Engine, Event, MemoryStore, Session, WriteHandle, testing
@@ -266,9 +267,9 @@ def check(session: Session, bodies: Sequence[BodyRecord] | None = None) -> None:
 
     Without *bodies* nothing is known of what ran, so 4 and 5 say nothing.
     """
-    assert check_invariants(Evidence(list(session.events), bodies)) == []
+    assert check_invariants(Evidence(whole(session), bodies)) == []
     again = Session(session.header, now_ms=lambda: 0)
-    replay(again, list(session.events))
+    replay(again, whole(session))
     assert list(again.history()) == list(session.history())
     assert again.place.open_turn is None
 

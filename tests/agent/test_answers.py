@@ -23,6 +23,7 @@ from tests.agent.kit import (
 )
 from tests.agent.rig import headers, log, one, shown
 from tests.strategies_answers import Node, typed_values
+from tests.whole import whole
 
 from terzetto import (
     Agent,
@@ -209,7 +210,7 @@ def test_a_type_that_json_cannot_describe_is_refused_before_anything_is_sent(
         async with one() as life:
             with pytest.raises(InvalidValue, match="returns: "):
                 await life.agent.ask("go", returns=returns)
-            assert list(life.session.events) == []
+            assert whole(life.session) == []
             assert life.agent.status == "idle"
 
     run()
@@ -269,7 +270,7 @@ async def test_wrong_arguments_are_repaired_by_their_own_error_result() -> None:
         told = results(life.session)["a"]
         for fault in ("missing required field `celsius`", "$.city", "$.rain"):
             assert fault in told
-        assert texts.ANSWER_PLUGIN not in str(list(life.session.events))
+        assert texts.ANSWER_PLUGIN not in str(whole(life.session))
 
 
 @pytest.mark.parametrize(
@@ -609,7 +610,7 @@ async def test_a_repair_that_a_crash_left_is_withdrawn_when_resumed() -> None:
         nursery.start_soon(ask, life.agent)
         await reached.wait()
         life.agent.followup("and then")
-        events = list(life.session.events)
+        events = whole(life.session)
         header = life.session.header
         nursery.cancel_scope.cancel()
 

@@ -20,6 +20,7 @@ from tests.agent.kit import (
     settled,
     texts_of,
 )
+from tests.whole import whole
 
 from terzetto import (
     Agent,
@@ -638,7 +639,7 @@ async def test_an_ask_cancelled_before_it_began_sends_nothing() -> None:
             scope.cancel()
             await agent.ask("asked")
         assert scope.cancelled_caught
-        assert list(agent.session.events) == []
+        assert whole(agent.session) == []
         assert agent.status == "idle"
 
 
@@ -709,7 +710,7 @@ async def test_on_cancel_is_checked_before_anything_is_sent() -> None:
     async with engine_on(ScriptedModel(echo)) as engine, engine.open_agent(**ROUTE) as agent:
         with pytest.raises(InvalidValue):
             await agent.ask("x", on_cancel="keep")  # type: ignore[call-overload]
-        assert list(agent.session.events) == []
+        assert whole(agent.session) == []
 
 
 # --- from inside --------------------------------------------------------------------------
@@ -836,10 +837,10 @@ async def test_asking_from_another_thread_is_refused() -> None:
                 except WrongThread:
                     refused.append(name)
 
-        before = list(agent.session.events)
+        before = whole(agent.session)
         await trio.to_thread.run_sync(elsewhere)
         assert refused == ["followup", "steer", "inject", "cancel", "append", "record", "select"]
-        assert list(agent.session.events) == before
+        assert whole(agent.session) == before
         turn = await trio.to_thread.run_sync(
             lambda: trio.from_thread.run(agent.ask, "from a thread")
         )

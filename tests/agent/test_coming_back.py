@@ -19,6 +19,7 @@ from tests.agent.kit import (
 )
 from tests.agent.rig import one
 from tests.strategies_logs import legal_logs, recorded_logs
+from tests.whole import whole
 
 import terzetto
 from terzetto import (
@@ -240,9 +241,9 @@ async def test_what_a_resume_found_pending_runs_when_woken() -> None:
 @played
 async def test_with_nothing_pending_it_does_nothing() -> None:
     async with one() as life:
-        before = list(life.session.events)
+        before = whole(life.session)
         assert not life.agent.wake()
-        assert (life.agent.status, list(life.session.events)) == ("idle", before)
+        assert (life.agent.status, whole(life.session)) == ("idle", before)
 
 
 @played

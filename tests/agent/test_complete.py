@@ -9,6 +9,7 @@ import pytest
 import trio
 from tests.agent.kit import ROUTE, check, engine_on, played, tasks
 from tests.agent.rig import Fussy, one, shown
+from tests.whole import whole
 
 from terzetto import (
     AgentDisposed,
@@ -35,12 +36,12 @@ async def test_nothing_of_it_enters_the_log() -> None:
     usage = UsageChunk(Usage(input_tokens=3, output_tokens=2))
     async with one(["hello", answer(think("hm"), say("a title"), usage)]) as life:
         await life.say("go")
-        before = list(life.session.events)
+        before = whole(life.session)
         completion = await life.agent.complete("Give it a title.")
         assert completion.text == "a title"
         assert (completion.finish, completion.usage) == (Stop(), usage.usage)
         assert completion.message.source.model == "m"
-        assert list(life.session.events) == before
+        assert whole(life.session) == before
         assert life.request() == ["user: Give it a title."]
         assert life.model.requests[-1].session_id == life.agent.id
         check(life.session)

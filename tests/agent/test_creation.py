@@ -23,6 +23,7 @@ from tests.agent.kit import (
     tasks,
     texts_of,
 )
+from tests.whole import whole
 
 from terzetto import (
     Agent,
@@ -778,7 +779,7 @@ async def _a_log(*texts: str) -> list[Event]:
     async with engine_on(talking()) as engine, engine.open_agent(**ROUTE) as agent:
         for text in texts:
             await agent.ask(text)
-        return list(agent.session.events)
+        return whole(agent.session)
 
 
 @played
@@ -794,7 +795,7 @@ async def test_a_seed_is_stored_before_the_session_is_announced() -> None:
             assert isinstance(agent.session.events[len(events)].data, EndSeed)
             turn = await agent.ask("three")
             assert turn.number == 3
-        assert store.stored("a") == list(agent.session.events)
+        assert store.stored("a") == whole(agent.session)
         check(agent.session)
 
 
@@ -803,7 +804,7 @@ async def test_the_pending_input_of_a_seed_stays_behind() -> None:
     """C58 C17: the inbox is rebuilt after the seed boundary."""
     async with engine_on(talking()) as engine, engine.open_agent(**ROUTE) as agent:
         agent.inject("of the other")
-        events = list(agent.session.events)
+        events = whole(agent.session)
     async with engine_on(talking()) as engine, engine.open_agent(**ROUTE, seed=events) as fork:
         assert pending(fork) == []
 
@@ -846,7 +847,7 @@ async def _stored(store: Faults, session_id: str = "a") -> list[Event]:
         async with engine.open_agent(**ROUTE, session_id=session_id) as agent:
             await agent.ask("one")
             await agent.ask("two")
-        return list(agent.session.events)
+        return whole(agent.session)
 
 
 @played
@@ -859,7 +860,7 @@ async def test_resume_rebuilds_the_agent_and_starts_nothing() -> None:
         heard = announced(engine)
         async with engine.open_agent(resume="a") as agent:
             assert heard == ["session created", "agent created", "session started resume"]
-            assert list(agent.session.events)[: len(events)] == events
+            assert whole(agent.session)[: len(events)] == events
             assert isinstance(agent.session.events[len(events)].data, EndSeed)
             assert len(agent.session.events) == len(events) + 1
             await settled()
@@ -1003,7 +1004,7 @@ async def test_a_crashed_log_is_repaired_before_anyone_sees_it() -> None:
             assert seen[0][-4:] == ["AssistantMessageEvent", "StepEnd", "TurnEnd", "EndSeed"]
             check(agent.session)
             assert (await agent.ask("three")).number == 3
-        assert store.stored("a") == list(agent.session.events)
+        assert store.stored("a") == whole(agent.session)
 
 
 @pytest.mark.parametrize("stage", ["setup", "agent created"])
@@ -1239,7 +1240,7 @@ async def test_the_inbox_is_there_before_the_agent_runs_and_one_driver_has_the_s
         handle.agent.followup("x")
         await settled()
         again = Session(SessionHeader(id=SessionId("x"), created_ms=0), now_ms=lambda: 0)
-        replay(again, list(handle.agent.session.events))
+        replay(again, whole(handle.agent.session))
         assert again.place.open_turn == 1
         with pytest.raises(AgentExists):
             await engine.agents.resume("a")

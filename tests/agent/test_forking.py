@@ -13,6 +13,7 @@ from hypothesis import given, settings, strategies as st
 from tests.agent.kit import ROUTE, Faults, check, engine_on, pending, play, played, texts_of
 from tests.session.oracle import Log, recorded
 from tests.strategies_logs import legal_logs, open_logs, recorded_logs
+from tests.whole import whole
 
 from terzetto import (
     Agent,
@@ -156,7 +157,7 @@ def _one_turn() -> list[Event]:
     async def main() -> list[Event]:
         async with engine_on(talking()) as engine, engine.open_agent(**ROUTE) as agent:
             await agent.ask("one")
-            return list(agent.session.events)
+            return whole(agent.session)
 
     return play(main)
 
@@ -181,13 +182,13 @@ async def test_a_fork_goes_on_from_its_source_and_both_go_their_ways() -> None:
         async with engine.open_agent(**ROUTE, session_id="a", cwd="/x", meta={"u": 1}) as source:
             await source.ask("one")
             await source.ask("two")
-            before = list(source.session.events)
+            before = whole(source.session)
             async with engine.open_agent(fork=source, turn=1, session_id="b") as fork:
                 header = fork.session.header
                 inherited = ends(before)[0]
                 assert (header.parent_id, header.seed_length) == ("a", inherited)
                 assert (header.cwd, dict(header.meta)) == ("/x", {"u": 1})
-                assert list(fork.session.events) == [
+                assert whole(fork.session) == [
                     *before[:inherited],
                     fork.session.events[inherited],
                 ]
@@ -196,7 +197,7 @@ async def test_a_fork_goes_on_from_its_source_and_both_go_their_ways() -> None:
                 assert turn.number == 2
                 assert "two" not in texts_of(fork.history())
                 check(fork.session)
-            assert list(source.session.events) == before
+            assert whole(source.session) == before
             assert (await source.ask("three")).number == 3
     _, events = await store.read("b")
     assert events[:inherited] == before[:inherited]
@@ -428,7 +429,7 @@ async def _two_turns() -> list[Event]:
     async with engine_on(talking()) as engine, engine.open_agent(**ROUTE) as agent:
         await agent.ask("one")
         await agent.ask("two")
-        return list(agent.session.events)
+        return whole(agent.session)
 
 
 async def test_a_session_that_another_engine_uses_can_be_forked(tmp_path: Any) -> None:

@@ -8,6 +8,7 @@ import pytest
 from attrs import evolve
 from tests.agent.kit import check, endings, played
 from tests.agent.rig import Fussy, Life, configs, headers, log, one, show, shown
+from tests.whole import whole
 
 from terzetto import (
     Assembly,
@@ -784,7 +785,7 @@ async def test_a_replaced_tool_result_is_what_the_next_request_shows() -> None:
         assert headers(life.session) == ["request/header initial", "request/header series"]
         assert history_is_valid(life.model.requests[-1].messages) == []
         # A pruned result is not a second answer to its call.
-        assert calls_are_answered(Evidence(list(life.session.events))) == []
+        assert calls_are_answered(Evidence(whole(life.session))) == []
 
 
 @played

@@ -8,6 +8,7 @@ import pytest
 import trio
 from tests.agent.kit import Faults, check, ending_kinds, played, settled
 from tests.agent.rig import Life, one
+from tests.whole import whole
 
 import terzetto
 from terzetto import AgentErrorNotice, StoreError, TurnFailed, tool
@@ -73,7 +74,7 @@ def test_an_ending_that_is_not_saved_stands_and_is_told(error: Exception) -> Non
             assert (await life.agent.ask("more")).text == "again"
             assert life.agent.health is None
             assert life.session.durable_seq == len(life.session.events) - 1
-            assert list(store.stored(life.agent.id)) == list(life.session.events)
+            assert list(store.stored(life.agent.id)) == whole(life.session)
             assert len(heard) == 1
             check(life.session)
 
@@ -95,7 +96,7 @@ def test_no_request_is_sent_before_a_flush_succeeds(error: Exception) -> None:
             assert life.agent.health is not None
             del store.at["flush"]
             assert (await life.agent.ask("go")).text == "fine"
-            assert list(store.stored(life.agent.id)) == list(life.session.events)
+            assert list(store.stored(life.agent.id)) == whole(life.session)
             check(life.session)
 
     run()

@@ -27,6 +27,7 @@ from tests.agent.kit import (
     tasks,
     texts_of,
 )
+from tests.whole import whole
 
 from terzetto import (
     Agent,
@@ -559,7 +560,7 @@ async def test_a_disposed_agent_takes_no_input_and_minds_no_stop() -> None:
         handle = await engine.agents.create(**ROUTE)
         agent = handle.agent
         await handle.dispose()
-        before = list(agent.session.events)
+        before = whole(agent.session)
         for send in (agent.followup, agent.steer, agent.inject):
             with pytest.raises(AgentDisposed):
                 send("too late")
@@ -573,7 +574,7 @@ async def test_a_disposed_agent_takes_no_input_and_minds_no_stop() -> None:
         await agent.wait_idle()
         await agent.wait_status("idle")
         await agent.wait_status("running")
-        assert list(agent.session.events) == before
+        assert whole(agent.session) == before
 
 
 EDITS = {
@@ -599,10 +600,10 @@ def test_an_edit_after_disposal_is_refused_and_changes_nothing(edit: str, stored
     @played
     async def run() -> None:
         agent = await _disposed_with_pending_input(Faults() if stored else None)
-        before = list(agent.session.events)
+        before = whole(agent.session)
         with pytest.raises(AgentDisposed):
             EDITS[edit](agent)
-        assert list(agent.session.events) == before
+        assert whole(agent.session) == before
         assert pending(agent) == ["pending"]
 
     run()
@@ -616,10 +617,10 @@ def test_an_append_after_the_write_path_closed_is_refused_whole(append: str) -> 
     @played
     async def run() -> None:
         agent = await _disposed_with_pending_input(Faults())
-        before = list(agent.session.events)
+        before = whole(agent.session)
         with pytest.raises(UsageError):
             APPENDS[append](agent)
-        assert list(agent.session.events) == before
+        assert whole(agent.session) == before
 
     run()
 
@@ -664,7 +665,7 @@ async def test_input_that_comes_while_a_tool_drains_is_parked() -> None:
         check(agent.session)
         assert discarded(agent.session) == ["queued"]
         assert pending(agent) == ["late steer", "late note", "late prompt"]
-        assert store.stored("a") == list(agent.session.events)
+        assert store.stored("a") == whole(agent.session)
 
 
 @pytest.mark.parametrize("point", ["close", "closed"])
@@ -691,7 +692,7 @@ def test_input_that_comes_while_the_write_path_closes_is_parked_or_refused(point
                     expected = ["late"]
                 gate.set()
             assert pending(agent) == expected
-            assert store.stored("a") == list(agent.session.events)
+            assert store.stored("a") == whole(agent.session)
             assert engine.unsaved == {}
 
     run()
@@ -1307,7 +1308,7 @@ def test_a_child_whose_close_hangs_does_not_cost_its_parent_its_log(
                 child.followup("go")
                 await settled()
         assert set(engine.unsaved) == {"c"}
-        assert store.stored("p") == list(parent.session.events)
+        assert store.stored("p") == whole(parent.session)
 
     played(run)()
 
@@ -1402,9 +1403,9 @@ def test_a_close_that_hangs_when_all_is_durable_loses_nothing(
         async with engine_on(talking(), store=store, shutdown_timeout=3) as engine:
             async with engine.open_agent(**ROUTE, session_id="a") as agent:
                 await agent.ask("go")
-                assert store.stored("a") == list(agent.session.events)
+                assert store.stored("a") == whole(agent.session)
                 store.at["closed"] = trio.sleep_forever
-        assert store.stored("a") == list(agent.session.events)
+        assert store.stored("a") == whole(agent.session)
         assert engine.unsaved == {}
         assert errors_of(caplog) == []
 
@@ -1477,7 +1478,7 @@ def test_the_final_turn_end_is_in_the_store_after_every_exit(source: str) -> Non
                 elif source == "host cancel":
                     host.cancel()
         session = handle.agent.session
-        assert store.stored("a") == list(session.events)
+        assert store.stored("a") == whole(session)
         check(session)
         assert len(endings(session)) == 1
         assert texts_of(session.history())[-1] == "I am "
@@ -1557,7 +1558,7 @@ def test_a_maintenance_job_has_ended_before_its_agent_is_gone(way: str) -> None:
                     await handle.dispose()
             order.append("engine left")
         assert order.index("job ended") < order.index("agent gone"), order
-        assert store.stored("a") == list(agent.session.events)
+        assert store.stored("a") == whole(agent.session)
 
     run()
 
@@ -1600,7 +1601,7 @@ def test_a_follower_ends_with_the_session_and_has_seen_all_of_it(durable: bool) 
                 nursery.start_soon(follow, agent.session)
                 agent.followup("go")
                 await settled()
-        assert seen == list(agent.session.events)
+        assert seen == whole(agent.session)
 
     run()
 

@@ -17,6 +17,7 @@ import trio
 from attrs import define, field
 from tests.agent.kit import ROUTE, check, play
 from tests.agent.rig import log
+from tests.whole import whole
 
 import terzetto
 from terzetto import (
@@ -240,7 +241,7 @@ async def live(chance: Chance) -> None:
         assert +chance.bodies == Counter()
         check(agent.session)
         _, stored = await store.read("s")
-        assert stored == list(agent.session.events)
+        assert stored == whole(agent.session)
         chance.happened.update(log(agent.session))
     for request in model.requests:
         assert history_is_valid(request.messages) == []

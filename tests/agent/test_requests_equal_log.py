@@ -17,6 +17,7 @@ from hypothesis import given, settings, strategies as st
 from hypothesis.strategies import SearchStrategy
 from tests.agent.kit import engine_on, play
 from tests.agent.rig import Fussy
+from tests.whole import whole
 
 from terzetto import Agent, Enter, MemoryStore, ModelInfo, Reject, Retry, UserMessage
 from terzetto.llm.scripted import answer, call, finish_error, say, think
@@ -153,7 +154,7 @@ class Stage:
         self.sent.append(
             Dispatched(
                 request,
-                list(agent.session.events),
+                whole(agent.session),
                 list(request.messages),
                 encode_request(request),
             )
@@ -307,7 +308,7 @@ class Stage:
                         self.visit("between")
                         await agent.wait_idle()
                     session = agent.session
-        assert check_invariants(Evidence(list(session.events), set_aside=True)) == []
+        assert check_invariants(Evidence(whole(session), set_aside=True)) == []
 
 
 # --- the law -----------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from tests.agent.trouble import (
     meets,
     stored,
 )
+from tests.whole import whole
 
 from terzetto import (
     Agent,
@@ -147,7 +148,7 @@ class Watched:
 
     @property
     def events(self) -> list[Event]:
-        return list(self.agent.session.events) if self.agent else []
+        return whole(self.agent.session) if self.agent else []
 
     def look(self, stored: int) -> None:
         """No request and no body in trouble; and so much of the log is stored by then."""
@@ -285,7 +286,7 @@ def test_a_creation_that_fails_leaves_nothing(trouble: Trouble) -> None:
             async with engine.open_agent(**ROUTE, **how) as agent:
                 assert (await agent.ask("go")).text == "fine"
                 check(agent.session)
-        assert await stored(store) == list(agent.session.events)
+        assert await stored(store) == whole(agent.session)
         assert engine.unsaved == {}
 
     run()
@@ -324,8 +325,8 @@ def test_a_resume_that_fails_changes_nothing_and_can_be_tried_again(
                 async with engine.open_agent(**ROUTE, resume="a") as agent:
                     assert (await agent.ask("go on")).text == "back"
             check(agent.session)
-        assert await stored(store) == list(agent.session.events)
-        assert list(agent.session.events)[: len(before)] == before
+        assert await stored(store) == whole(agent.session)
+        assert whole(agent.session)[: len(before)] == before
 
     run()
 
@@ -391,7 +392,7 @@ def test_a_fork_that_fails_is_none(trouble: Trouble, operation: StoreOperation) 
             async with engine.open_agent(**ROUTE, fork="a", session_id="c") as agent:
                 assert (await agent.ask("go on")).text in ("two", "three")
                 check(agent.session)
-        assert await stored(store, "c") == list(agent.session.events)
+        assert await stored(store, "c") == whole(agent.session)
         assert (await stored(store, "c"))[: len(source)] == source
 
     run()
@@ -458,7 +459,7 @@ def test_leaving_a_store_that_fails_is_reported(
         assert set(engine.unsaved) == {"a"}
         assert trouble.said in engine.unsaved["a"]
         assert len(errors_of(caplog)) == 1
-        found, events = await stored(store), list(agent.session.events)
+        found, events = await stored(store), whole(agent.session)
         assert found == events[: len(found)]
         assert agent.session.durable_seq + 1 <= len(found)
         assert agent.session.durable_seq + 1 < len(events)
@@ -482,7 +483,7 @@ def test_leaving_saves_what_a_flush_could_not(trouble: Trouble, way: str) -> Non
         async with engine_on(ScriptedModel(["fine"]), store=store) as engine:
             agent = await life_that_is_left(engine, way)
         assert engine.unsaved == {}
-        assert await stored(store) == list(agent.session.events)
+        assert await stored(store) == whole(agent.session)
         assert ending_kinds(agent.session) == ["Completed"]
 
     run()
@@ -536,7 +537,7 @@ def test_a_store_that_hangs_is_left_within_the_bound(
         kind = "Completed" if point.ending == "Completed" else "Aborted DisposedCause"
         assert ending_kinds(agent.session) == [kind]
         found = await stored(store)
-        assert found == list(agent.session.events)[: len(found)]
+        assert found == whole(agent.session)[: len(found)]
         assert len(found) >= agent.session.durable_seq + 1
         await check_resumes(found, agent.session.header)
 
@@ -568,7 +569,7 @@ def test_a_turn_whose_store_hangs_can_be_cancelled_and_ends_when_it_answers(poin
                 assert (len(model.requests), len(ran)) == (point.requests, point.bodies)
                 stuck.mend()
                 await agent.wait_idle()
-                assert await stored(store) == list(agent.session.events)
+                assert await stored(store) == whole(agent.session)
                 check(agent.session)
 
     run()
@@ -600,7 +601,7 @@ def test_a_beginning_that_hangs_can_be_given_up(
             await settled()
             async with engine.open_agent(**ROUTE, resume="a") as agent:
                 assert (await agent.ask("go")).text == "fine"
-        assert await stored(store) == list(agent.session.events)
+        assert await stored(store) == whole(agent.session)
 
     run()
 
@@ -633,6 +634,6 @@ async def test_the_trouble_of_a_stream_is_met_where_somebody_waits() -> None:
             full.mend()
             await agent.flush()
             assert agent.health is None
-            assert await stored(store) == list(agent.session.events)
+            assert await stored(store) == whole(agent.session)
             assert (await agent.ask("go on")).text == "again"
             check(agent.session)

@@ -18,6 +18,7 @@ from tests.agent.kit import (
     texts_of,
 )
 from tests.agent.rig import Fussy, log, one
+from tests.whole import whole
 
 from terzetto import (
     Agent,
@@ -41,7 +42,7 @@ async def test_the_current_model_is_the_latest_choice_else_the_one_it_was_made_w
     async with one(["ok"], effort="low") as life:
         model = life.agent.model
         assert model.current() == ModelSelection("scripted", "m", "low")
-        assert list(life.session.events) == []
+        assert whole(life.session) == []
         made = model.select("scripted", "big", "high")
         assert made == model.current() == ModelSelection("scripted", "big", "high")
         assert [type(event.data) for event in life.session.events] == [ModelSelected]
@@ -77,7 +78,7 @@ def test_a_choice_that_names_nothing_is_refused_and_not_recorded(name: str) -> N
         async with one() as life:
             with pytest.raises(InvalidValue, match=r"(provider|model|effort): expected"):
                 life.agent.model.select(*WRONG[name])
-            assert list(life.session.events) == []
+            assert whole(life.session) == []
             assert life.agent.model.current() == ModelSelection("scripted", "m")
 
     run()

@@ -10,6 +10,7 @@ import trio
 from attrs import frozen
 from tests.agent.kit import check, discarded, pending, play, played, settled, texts_of
 from tests.agent.rig import Life, one
+from tests.whole import whole
 
 from terzetto import Inbox, MemoryStore, MessageDiscarded, UserMessage
 from terzetto.llm.scripted import Gate, ScriptedModel, answer
@@ -145,10 +146,10 @@ def test_an_edit_is_one_record_and_announces_what_left_and_what_came(name: str) 
             assert life.agent.status == "idle", "an edit wakes nobody"
             check(life.session)
             left = texts_of([*life.agent.inbox.next_step, *life.agent.inbox.next_turn])
-            kept = list(life.session.events)
+            kept = whole(life.session)
         # A later life has what the log says: leaving the block discarded the rest on the record.
         async with one(engine={"store": store}, resume="S") as later:
-            assert list(later.session.events)[: len(kept)] == kept
+            assert whole(later.session)[: len(kept)] == kept
             assert pending(later.agent) == []
             assert discarded(later.session)[-len(left) :] == left or not left
 
@@ -186,10 +187,10 @@ def test_a_wrong_edit_is_refused_and_changes_nothing(name: str) -> None:
             heard: list[object] = []
             life.hooks.inbox_inserted.listen(heard.append)
             life.hooks.inbox_discarded.listen(heard.append)
-            before = list(life.session.events)
+            before = whole(life.session)
             with pytest.raises(error):
                 act(life.agent.inbox)
-            assert list(life.session.events) == before
+            assert whole(life.session) == before
             assert heard == []
             assert pending(life.agent) == ["s", "a", "b", "c"]
 

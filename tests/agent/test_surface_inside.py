@@ -18,6 +18,7 @@ from tests.agent.kit import (
     texts_of,
 )
 from tests.agent.rig import one
+from tests.whole import whole
 
 from terzetto import (
     Agent,
@@ -216,7 +217,7 @@ async def test_a_job_that_is_cancelled_raises_and_leaves_no_trace_of_a_turn() ->
             await settled()
             assert agent.status == "idle"
             agent.cancel()
-        assert list(agent.session.events) == []
+        assert whole(agent.session) == []
 
 
 # --- inside an append -----------------------------------------------------------------------
@@ -361,12 +362,12 @@ def test_a_disposed_agent_refuses_it_and_stays_as_it_was(name: str, stored: bool
         async with engine_on(ScriptedModel(["ok"]), **store) as engine:
             async with engine.open_agent(**ROUTE) as agent:
                 await agent.ask("go")
-            before = list(agent.session.events)
+            before = whole(agent.session)
             act, error = GONE[name]
             with pytest.raises(error):
                 if (made := act(agent)) is not None and hasattr(made, "__await__"):
                     await made
-            assert list(agent.session.events) == before
+            assert whole(agent.session) == before
             assert agent.disposed
 
     run()
@@ -381,7 +382,7 @@ async def test_what_a_disposed_agent_still_tells() -> None:
         assert agent.status == "idle"
         assert texts_of(agent.history())[-2:] == ["go", "ok"]
         assert len(await agent.session.read()) == len(agent.session.events)
-        assert [event async for event in agent.session.follow()] == list(agent.session.events)
+        assert [event async for event in agent.session.follow()] == whole(agent.session)
         assert agent.inbox.next_turn == ()
         assert agent.model.current() is not None
         assert agent.statistics().status == "idle"
@@ -423,10 +424,10 @@ async def test_no_user_can_write_the_engines_own_events() -> None:
     """C151: an event that the order does not allow is refused whole, whoever appends it."""
     async with one(["ok"]) as life:
         await life.say()
-        before = list(life.session.events)
+        before = whole(life.session)
         with pytest.raises(IllegalEvent):
             life.session.append(before[-1].data)
-        assert list(life.session.events) == before
+        assert whole(life.session) == before
 
 
 @played

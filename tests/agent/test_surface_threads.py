@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import trio
 from tests.agent.kit import ROUTE, engine_on, pending
+from tests.whole import whole
 
 import terzetto
 from terzetto import Agent, AgentModel, Inbox, Registration, Session, UserMessage, WrongThread, tool
@@ -79,7 +80,7 @@ READS: dict[type, set[str]] = {
 """Plain methods that look at what cannot change under them."""
 
 OF_THE_ENGINE: dict[type, set[str]] = {
-    Session: {"append_draft", "after_append", "detach", "compacting"},
+    Session: {"append_draft", "after_append", "detach", "compacting", "release", "saved"},
     AgentScope: {"close", "compose"},
 }
 """Not for users of these objects; some need no check because what they call has one."""
@@ -107,7 +108,7 @@ def test_every_plain_method_is_in_these_tables(kind: type) -> None:
 def state_of(agent: Agent) -> list[object]:
     scope = agent.scope
     return [
-        list(agent.session.events),
+        whole(agent.session),
         pending(agent),
         agent.status,
         agent.model.current(),
@@ -181,10 +182,10 @@ async def test_another_trio_run_is_refused(name: str) -> None:
             "run_maintenance": lambda: agent.run_maintenance(trio.sleep, 0),
             "complete": lambda: agent.complete("x"),
         }
-        before = list(agent.session.events)
+        before = whole(agent.session)
         with pytest.raises(WrongThread):
             await trio.to_thread.run_sync(lambda: trio.run(calls[name]))
-        assert list(agent.session.events) == before
+        assert whole(agent.session) == before
 
 
 async def test_a_tools_thread_knows_its_agent_and_may_use_its_run() -> None:

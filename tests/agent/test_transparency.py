@@ -23,6 +23,7 @@ from tests.agent.kit import (
     sigint,
     tasks,
 )
+from tests.whole import whole
 
 from terzetto import (
     Agent,
@@ -673,7 +674,7 @@ def test_an_interrupt_in_a_tool_body_aborts_the_call_and_leaves_alone(
     }
     assert ending_kinds(session) == ["Aborted DisposedCause"]
     assert pending(agents[0]) == ["queued"]
-    assert store.stored("a") == list(session.events)
+    assert store.stored("a") == whole(session)
     check(session, bodies)
 
 
@@ -753,7 +754,7 @@ def _closed_properly(agent: Agent, store: Faults) -> None:
     session = agent.session
     check(session)
     assert agent.disposed
-    assert store.stored("a") == list(session.events)
+    assert store.stored("a") == whole(session)
     assert not store.owned("a")
     for event in session.events:
         if isinstance(event.data, TurnEnd) and isinstance(event.data.ending, Aborted):
@@ -801,7 +802,7 @@ def test_an_interrupt_in_a_plain_listener(notice: str, how: str) -> None:
     assert not store.owned("a")
     assert not sessions[0].attached
     check(sessions[0])
-    assert store.stored("a") == list(sessions[0].events)
+    assert store.stored("a") == whole(sessions[0])
     for agent in agents:
         _closed_properly(agent, store)
     if notice != "session_disposed":
@@ -942,7 +943,7 @@ def test_an_interrupt_in_an_observer_of_every_closer(number: int) -> None:
     interrupted(setup, agents, model=busy(), tools=(look,), store=store)
     session = agents[0].session
     check(session)
-    assert store.stored("a") == list(session.events)
+    assert store.stored("a") == whole(session)
     # The user's cancel came first: the first cause stands.
     assert ending_kinds(session) == ["Aborted UserCause"]
     assert codes(session) == {
@@ -1090,8 +1091,8 @@ def test_an_interrupt_while_a_creation_waits_for_its_store(point: str) -> None:
 
     async def run() -> None:
         async with engine_on(talking(), store=store) as engine:
-            async with engine.open_agent(**ROUTE, session_id="b"):
-                pass
+            async with engine.open_agent(**ROUTE, session_id="b") as agent:
+                agent.session.record("mine/note", {}, ignorable=True)
 
             async def struck() -> None:
                 sigint()

@@ -12,6 +12,7 @@ import trio
 from attrs import evolve
 from tests.agent.kit import Faults, check, codes, ending_kinds, endings, play, played, results
 from tests.agent.rig import Fussy, log, one, show, shown
+from tests.whole import whole
 
 import terzetto
 from terzetto import (
@@ -885,7 +886,7 @@ async def test_the_answer_cites_the_chunks_of_its_own_attempt() -> None:
     async with one([answer("bad", finish_error()), "good"]) as life:
         retrying(life)
         await life.say()
-        events = list(life.session.events)
+        events = whole(life.session)
         failed = next(
             e.seq
             for e in events
@@ -1504,9 +1505,9 @@ async def test_closed_history_is_not_rewritten() -> None:
 
     async with one([asked(), asked()], TOOLS, engine={"executor": Broken()}) as life:
         await life.say()
-        before = list(life.session.events)
+        before = whole(life.session)
         await life.say("again")
-        assert list(life.session.events)[: len(before)] == before
+        assert whole(life.session)[: len(before)] == before
         assert log(life.session).count(f"tool/result {texts.TOOL_NOT_STARTED}") == 2
 
 

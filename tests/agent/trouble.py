@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 import pytest
 from attrs import define, field, frozen
 from tests.agent.kit import ROUTE, check, ending_kinds, engine_on
+from tests.whole import whole
 
 from terzetto import Agent, AgentErrorNotice, Event, MemoryStore, Store, Tool, TurnFailed, tool
 from terzetto.llm.scripted import ScriptedModel, answer, call
@@ -47,7 +48,7 @@ class Life:
 
     @property
     def events(self) -> list[Event]:
-        return list(self.agent.session.events)
+        return whole(self.agent.session)
 
 
 POINTS = {
@@ -132,7 +133,7 @@ async def meets(
                 await refused_turn(life, said)
             mend()
             await good_turn(life, store)
-    assert await stored(store) == list(agent.session.events)
+    assert await stored(store) == whole(agent.session)
     assert engine.unsaved == {}
 
 
@@ -192,7 +193,7 @@ async def stored(store: FaultyStore, session_id: str = "a") -> list[Event]:
 async def check_crash_now(life: Any, store: FaultyStore) -> None:
     """BC-47: if the process died here, a resume has what was told to be saved, and goes on."""
     found, session = await stored(store), life.agent.session
-    assert found == list(session.events)[: len(found)]
+    assert found == whole(session)[: len(found)]
     assert len(found) > session.durable_seq
     await check_resumes(found, session.header)
 
@@ -208,7 +209,7 @@ async def check_resumes(events: Sequence[Event], header: Any) -> None:
     model = ScriptedModel(lambda request: "back")
     async with engine_on(model, [marking(ran)], store=copy) as engine:
         async with engine.open_agent(**ROUTE, resume=header.id) as agent:
-            assert list(agent.session.events)[: len(events)] == list(events)
+            assert whole(agent.session)[: len(events)] == list(events)
             assert (await agent.ask("go on")).text == "back"
             check(agent.session)
     assert ran == [], "nothing runs twice"

@@ -12,6 +12,7 @@ import trio
 import trio.testing
 from attrs import define, field
 from tests.stores.kit import made_in
+from tests.whole import whole
 
 from terzetto import Durability, Session
 from terzetto.stores import Store
@@ -54,7 +55,7 @@ class Shelf:
         """Once its engine has been left, a store has all that its session has."""
         assert self.store is not None
         _, events = await (self.make() if self.on_disk else self.store).read("S")
-        assert events == list(session.events), f"what is stored ({self.kind})"
+        assert events == whole(session), f"what is stored ({self.kind})"
 
     async def quiet(self) -> None:
         """Return once every task is blocked, and by nothing that a thread is still doing."""

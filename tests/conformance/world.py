@@ -15,6 +15,7 @@ from typing import Any
 import trio
 from tests.conformance.model import ReplayAdapter
 from tests.conformance.shelf import Shelf
+from tests.whole import whole
 
 import terzetto
 from terzetto.agent import AgentHandle, Enter, PreStep, Reject, RequestFailed, Retry
@@ -436,7 +437,7 @@ class World:
 
     def real_id(self, normal: str) -> str:
         numbers = Numbers()
-        for event in self.session.events:
+        for event in self.log():
             numbers.scan(encode_event(event)["data"])
         return numbers.real(normal)
 
@@ -453,7 +454,7 @@ class World:
             if crash is None:
                 break
             keep = crash.get("keep", len(self.session.events))
-            self.stored = list(self.session.events)[:keep]
+            self.stored = self.log()[:keep]
             self.crashes.append(keep)
             self.note("process-restart")
             self.process += 1
@@ -495,7 +496,7 @@ class World:
             # What teardown does is not part of the run, nor what a crashed process still does.
             process, self.process = self.process, -1
             session = self.session
-            events = list(session.events)
+            events = whole(session)
             self.nursery.cancel_scope.cancel()
             await stack.aclose()
         await self.shelf.check(session)
@@ -544,8 +545,13 @@ class World:
             "modelAttemptsUsed": self.attempts,
         }
 
+    def log(self) -> list[Event]:
+        """Every event so far."""
+        session = self.session
+        return whole(session) if isinstance(session, Frozen) else whole(session)
+
     def outputs(self) -> Json:
-        log = [encode_event(event) for event in self.session.events]
+        log = [encode_event(event) for event in self.log()]
         for event in log:
             del event["time"]
         final = {**self.final, "crashes": self.crashes} if self.crashes else self.final
@@ -594,7 +600,7 @@ class Numbers:
 def check_when(world: World, when: Json) -> None:
     if "status" in when:
         assert world.agent.status == when["status"], "status when an action runs"
-    types = [encode_event(event)["type"] for event in world.session.events]
+    types = [encode_event(event)["type"] for event in world.log()]
     for kind, count in when.get("count", {}).items():
         assert types.count(kind) == count, f"number of {kind} when an action runs"
 

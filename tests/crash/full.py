@@ -28,6 +28,7 @@ from typing import Any, Protocol
 import trio
 from attrs import define, field
 from tests.crash.lives import make_store
+from tests.whole import whole
 
 import terzetto
 from terzetto import Agent, Durability, Tool, ToolRun, TurnFailed, tool
@@ -213,13 +214,13 @@ class Round:
     async def _resume(self, kept: Sequence[Event]) -> None:
         """A second life begins with exactly what the first was told is saved."""
         async with self._engine() as engine, engine.open_agent(**ROUTE, resume=SESSION) as agent:
-            events = list(agent.session.events)
+            events = whole(agent.session)
             self._expect(events[: len(kept)] == list(kept), "another past was resumed")
             added = [e for e in events[len(kept) :] if not isinstance(e.data, EndSeed)]
             if not self.leaves:
                 self._expect(not added, f"what was closed was closed again: {added}")
             await agent.ask("and now?")
-            events = list(agent.session.events)
+            events = whole(agent.session)
             self.problems += history_is_valid(agent.session.history())
         self.problems += check_invariants(Evidence(events))
         _, stored = await make_store(self.kind, self.room.folder).read(SESSION)

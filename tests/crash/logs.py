@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from attrs import evolve, field, frozen
+from tests.whole import whole
 
 from terzetto import MemoryStore, open_engine
 from terzetto.llm.scripted import ScriptedModel
@@ -99,7 +100,7 @@ def crashed(log: Log, kind: type[EventData], nth: int) -> Log:
                 agent.model.select(model.provider, "m")
             agent.followup("are you there?")
             await agent.wait_status("idle")
-            return list(agent.session.events)
+            return whole(agent.session)
 
     events = play(main)
     assert list(events[: len(known)]) == list(known)

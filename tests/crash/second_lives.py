@@ -13,6 +13,7 @@ from typing import Any
 import trio
 from attrs import define, field
 from tests.llm.strict import judge
+from tests.whole import whole
 
 from terzetto import Engine, Store, open_engine
 from terzetto.llm._openai_wire import encode_request
@@ -95,7 +96,7 @@ async def live_again(
     problems = ["the follow-up hangs"] if patience.cancelled_caught else []
     if [told is not None for told in watched.repaired] != [torn]:
         problems.append(f"torn: {torn}, and the store says {watched.repaired}")
-    events = list(session.events)
+    events = whole(session)
     problems += of_the_log(header, known, events, opened)
     problems += of_the_requests(model)
     problems += await of_the_next_life(second, header, events)
@@ -233,7 +234,7 @@ async def of_the_next_life(
 
 async def _as_opened(engine: Engine, header: SessionHeader) -> list[Event]:
     async with engine.open_agent(resume=header.id) as agent:
-        return list(agent.session.events)
+        return whole(agent.session)
 
 
 def _is_mark(event: Event) -> bool:

@@ -19,6 +19,7 @@ import trio
 from tests.crash.commands import children, run
 from tests.crash.lives import make_store
 from tests.crash.ownership import content
+from tests.whole import whole
 
 import terzetto
 from terzetto import ToolRun, TurnFailed, tool
@@ -194,6 +195,6 @@ async def test_a_folder_that_is_moved_away_and_back(kind: str, tmp_path: Path) -
         away.rename(folder)
         assert (await agent.ask("and?")).text == "Done."
         assert agent.health is None
-        events = list(agent.session.events)
+        events = whole(agent.session)
         _, stored = await make_store(kind, folder).read("s")
         assert stored == events

@@ -15,6 +15,7 @@ from tests.crash.commands import run
 from tests.crash.defects import SEEDED
 from tests.crash.ledger import Effect
 from tests.crash.verdicts import Fate, of_a_log, of_the_effects
+from tests.whole import whole
 
 from terzetto import open_engine, tool
 from terzetto.llm.scripted import ScriptedModel, answer, call
@@ -85,7 +86,7 @@ def fate(level: str = "step") -> Fate:
             engine.open_agent(provider="scripted", model="m") as agent,
         ):
             await agent.ask("act")
-            events, header = list(agent.session.events), agent.session.header
+            events, header = whole(agent.session), agent.session.header
         return Fate(evolve(header, durability=level), events)
 
     return play(main)

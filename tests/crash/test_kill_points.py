@@ -10,6 +10,7 @@ from tests.crash.commands import children
 from tests.crash.lives import make_store
 from tests.crash.points import POINTS, ROUTE, SESSION, live, marking
 from tests.llm.strict import judge
+from tests.whole import whole
 
 import terzetto
 from terzetto import Durability
@@ -63,7 +64,7 @@ async def test_no_effect_is_repeated_or_denied(
             assert marked(tmp_path) == marks  # a resume alone runs nothing
             assert not requests
             assert (await agent.ask("And?")).text == "I see."
-            events = list(agent.session.events)
+            events = whole(agent.session)
     assert marked(tmp_path) == marks
     found = [event.data for event in events if isinstance(event.data, ToolResultEvent)]
     assert [data.error.code if data.error else None for data in found] == results

@@ -11,6 +11,7 @@ import trio
 from tests.agent.kit import ROUTE, check, ending_kinds, engine_on, pending, played
 from tests.agent.rig import one
 from tests.llm.strict import judge
+from tests.whole import whole
 
 import terzetto
 from terzetto import HookCause, RequestFailed, Retry, ToolRun, Usage, tool
@@ -284,7 +285,7 @@ async def test_a_fork_begins_with_nothing_spent() -> None:
         await life.say("1")
         budget = Budget(tokens=40, per="session")
         assert budget.spent(life.session).tokens == 50
-        seed = list(life.session.events)
+        seed = whole(life.session)
         async with life.engine.open_agent(**ROUTE, seed=seed) as fork:
             assert budget.spent(fork.session) == Spent()
             assert (await fork.ask("2")).reason == "completed"

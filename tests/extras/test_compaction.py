@@ -11,6 +11,7 @@ import pytest
 import trio
 from tests.agent.kit import ROUTE, check, ending_kinds, engine_on, play, played
 from tests.agent.rig import Life, headers, one, shown
+from tests.whole import whole
 
 from terzetto import (
     AgentBusy,
@@ -540,7 +541,7 @@ async def test_an_orphan_is_closed_by_the_next_compaction() -> None:
     async with one(model) as life:
         await fill(life, 4)
         life.session.append(CompactionStart("orphan"))
-        events = list(life.session.events)
+        events = whole(life.session)
         async with engine_on(ScriptedModel(answers())) as engine:
             async with engine.open_agent(**ROUTE, seed=events) as agent:
                 lock = agent.session.compaction

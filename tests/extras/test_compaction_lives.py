@@ -20,6 +20,7 @@ from tests.extras.test_compaction import (
     is_summary,
     read,
 )
+from tests.whole import whole
 
 import terzetto
 from terzetto import ModelInfo, evolve
@@ -78,7 +79,7 @@ async def test_a_fork_and_a_resume_go_on_with_the_summary() -> None:
                 await agent.ask(f"question {number}")
             await Compaction(keep_rounds=1).compact(agent)
             expected = shown(agent.history())
-            seed = list(agent.session.events)
+            seed = whole(agent.session)
         async with engine.open_agent(**ROUTE, seed=seed) as fork:
             assert shown(fork.history()) == expected
         async with engine.open_agent(resume="s") as again:

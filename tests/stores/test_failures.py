@@ -19,6 +19,7 @@ from attrs import define
 from tests.agent.kit import ROUTE, check, ending_kinds, engine_on
 from tests.agent.trouble import POINTS, Point, check_resumes, meets, stored
 from tests.stores.kit import made_in
+from tests.whole import whole
 
 from terzetto import StoreError, TurnFailed
 from terzetto.llm.scripted import ScriptedModel
@@ -202,7 +203,7 @@ async def test_a_folder_that_is_moved_away_and_back(store: Store, tmp_path: Path
             assert (await agent.ask("go on")).text == "two"
             assert agent.health is None
             check(agent.session)
-    assert (await store.read("a"))[1] == list(agent.session.events)
+    assert (await store.read("a"))[1] == whole(agent.session)
 
 
 async def test_a_log_that_another_took_the_place_of(tmp_path: Path) -> None:
@@ -221,7 +222,7 @@ async def test_a_log_that_another_took_the_place_of(tmp_path: Path) -> None:
             assert (tmp_path / "mine").read_bytes() == before
             (tmp_path / "mine").rename(log)
             assert (await agent.ask("go on")).text == "two"
-    assert (await store.read("a"))[1] == list(agent.session.events)
+    assert (await store.read("a"))[1] == whole(agent.session)
 
 
 async def test_a_log_that_is_removed_for_good(store: Store, tmp_path: Path) -> None:
@@ -264,4 +265,4 @@ async def test_a_creation_whose_disk_fails_can_be_tried_again(
         assert await made_in(tmp_path / "in", kind).list() == []
         async with engine.open_agent(**ROUTE, session_id="a") as agent:
             assert (await agent.ask("go")).text == "fine"
-    assert (await store.read("a"))[1] == list(agent.session.events)
+    assert (await store.read("a"))[1] == whole(agent.session)

@@ -29,6 +29,7 @@ from tests.agent.kit import ROUTE, check, engine_on, play
 from tests.agent.trouble import check_resumes, marking, stored
 from tests.stores.kit import HEADER, fresh, made_in, turn
 from tests.stores.test_failures import DISKS, Broken
+from tests.whole import whole
 
 from terzetto import Agent, Durability, Event, StoreError, TurnFailed
 from terzetto.llm.scripted import ScriptedModel, answer, call
@@ -279,7 +280,7 @@ class Work:
         session = self.agent.session
         await self.handle.dispose()
         found = await stored(self.store)
-        assert found == list(session.events)[: len(found)]
+        assert found == whole(session)[: len(found)]
         assert len(found) > session.durable_seq
         if len(found) < len(session.events):
             assert self.engine.unsaved.pop("a")
@@ -290,13 +291,13 @@ class Work:
         except StoreError:
             self.store.mend()
             self.handle = await self.engine.agents.resume("a", **ROUTE)
-        assert list(self.agent.session.events)[: len(found)] == found
+        assert whole(self.agent.session)[: len(found)] == found
 
     async def check(self) -> None:
         session = self.agent.session
         told = session.durable_seq  # it may be at work while it is read
         found = await stored(self.store)
-        assert found == list(session.events)[: len(found)]
+        assert found == whole(session)[: len(found)]
         assert len(found) > told
 
     async def end(self) -> None:
@@ -306,7 +307,7 @@ class Work:
         await self.agent.flush()
         assert self.agent.health is None
         check(self.agent.session)
-        assert await stored(self.store) == list(self.agent.session.events)
+        assert await stored(self.store) == whole(self.agent.session)
 
 
 async def works(store: FaultyStore, actions: list[Any], level: Durability) -> None:
@@ -323,7 +324,7 @@ async def works(store: FaultyStore, actions: list[Any], level: Durability) -> No
             await work.do(action)
         await work.end()
     assert engine.unsaved == {}
-    assert await stored(store) == list(work.agent.session.events)
+    assert await stored(store) == whole(work.agent.session)
     await check_resumes(await stored(store), work.agent.session.header)
 
 

@@ -20,6 +20,7 @@ import trio
 from tests.agent.kit import ROUTE, check, engine_on
 from tests.commands import SOURCE, environment
 from tests.stores.kit import made_in
+from tests.whole import whole
 
 from terzetto.llm.scripted import ScriptedModel
 from terzetto.vocabulary import TurnEnd
@@ -135,10 +136,10 @@ async def test_a_sync_that_fails_is_told_and_nothing_is_lost_or_doubled(
         assert endings == ["Completed", "Failed", "Failed", "Completed"]
     async with engine_on(ScriptedModel(["back"]), store=store) as engine:
         async with engine.open_agent(**ROUTE, resume="a") as agent:
-            assert list(agent.session.events)[: len(events)] == events
+            assert whole(agent.session)[: len(events)] == events
             assert (await agent.ask("go on")).text == "back"
             check(agent.session)
-    assert (await store.read("a"))[1] == list(agent.session.events)
+    assert (await store.read("a"))[1] == whole(agent.session)
     if kind == "sqlite":
         with closing(sqlite3.connect(tmp_path / "in" / "sessions.db")) as db:
             assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)

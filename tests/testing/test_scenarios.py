@@ -47,6 +47,7 @@ ENDINGS = {
     "unsaved": [],
     "lazy": ["Completed"] * 2,
     "each": ["Completed"] * 2,
+    "reading back": ["Completed"] * 2,
     "behind": ["Completed"],
 }
 """How the turns of the first session end when nobody strikes."""
@@ -70,6 +71,7 @@ RESULTS = {
     "everything": {"ok": 4, "error": 1, "UNKNOWN_TOOL": 1},
     "lazy": {"ok": 3},
     "each": {"ok": 3},
+    "reading back": {"ok": 3},
     "behind": {"ok": 2},
 }
 """How its tool calls end; absent: it makes none."""

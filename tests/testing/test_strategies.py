@@ -11,6 +11,7 @@ from typing import TypeVar
 import trio
 from hypothesis import Phase, find, given, settings, strategies as st
 from hypothesis.strategies import SearchStrategy
+from tests.whole import whole
 
 from terzetto import open_engine, tool
 from terzetto.llm.scripted import Answer, ScriptedModel
@@ -108,7 +109,7 @@ def test_an_agent_survives_whatever_a_model_answers(script: list[Answer]) -> Non
         ):
             agent.followup("go")
             await agent.wait_idle()
-            return list(agent.session.events)
+            return whole(agent.session)
 
     assert check_invariants(Evidence(play(main))) == []
 

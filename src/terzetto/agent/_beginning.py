@@ -10,8 +10,18 @@ from collections.abc import Sequence
 
 from attrs import evolve
 
-from ..session import CRASH, Session, closers, replay, unfinished_seed, withdrawn
-from ..stores import Store, WriteHandle
+from ..session import (
+    CRASH,
+    PAGE,
+    Reader,
+    Session,
+    checked,
+    closers,
+    replay,
+    unfinished_seed,
+    withdrawn,
+)
+from ..stores import MemoryHandle, Store, WriteHandle
 from ..vocabulary import (
     CorruptLog,
     EndSeed,
@@ -43,17 +53,54 @@ async def seeded(
         attach(session, handle)
         for event in seed:
             session.sink(event)
-        if seed:
-            session.append(EndSeed(inherited=True))
-        if selection is not None and selection != session.folds.selection:
-            session.append(ModelSelected(selection))
-        if handle is not None and seed:
-            await handle.flush()
+        await _begun(session, handle, selection)
     except BaseException:
         if handle is not None:
             await handle.close()
         raise
     return handle
+
+
+async def inherited(
+    session: Session, store: Store | None, read: Reader, selection: ModelSelection | None
+) -> WriteHandle | None:
+    """As `forked`, in pages: the ``seed_length`` first events that *read* gives."""
+    length = session.header.seed_length
+    try:
+        handle = await store.create(session.header) if store is not None else None
+    except SessionExists as error:
+        raise ForkError("SESSION_ALREADY_EXISTS", str(error)) from error
+    try:
+        attach(session, handle)
+        for start in range(0, length, PAGE):
+            stop = min(start + PAGE, length)
+            events = checked(session, await read(start, stop), start, stop)
+            replay(session, events)
+            for event in events:
+                session.sink(event)
+            if handle is not None:  # what was taken over may leave memory
+                await handle.flush()
+                session.saved()
+        await _begun(session, handle, selection)
+    except BaseException:
+        if handle is not None:
+            await handle.close()
+        raise
+    return handle
+
+
+async def _begun(
+    session: Session, handle: WriteHandle | None, selection: ModelSelection | None
+) -> None:
+    """Mark where the seed ends, and make it durable."""
+    seeded = session.place.next_seq > 0
+    if seeded:
+        session.append(EndSeed(inherited=True))
+    if selection is not None and selection != session.folds.selection:
+        session.append(ModelSelected(selection))
+    if handle is not None and seeded:
+        await handle.flush()
+        session.saved()
 
 
 async def forked(
@@ -71,26 +118,30 @@ async def forked(
 
 async def restored(session: Session, handle: WriteHandle) -> None:
     """Take *session*, empty, to where its log ends; close what a crash left open."""
-    events = await handle.read()
-    check_whole(session.header, events)
-    replay(session, events)
+    length = handle.durable_seq + 1
+    check_whole(session.header, length)
     attach(session, handle)
+    for start in range(0, length, PAGE):
+        stop = min(start + PAGE, length)
+        replay(session, checked(session, await handle.read(start, stop), start, stop))
     _repair(session)
 
 
-def check_whole(header: SessionHeader, events: Sequence[Event]) -> None:
+def check_whole(header: SessionHeader, length: int) -> None:
     """Raise `CorruptLog` for a fork whose creation was not finished."""
-    if missing := unfinished_seed(header, len(events)):
-        raise CorruptLog(missing, f"event {len(events)}")
+    if missing := unfinished_seed(header, length):
+        raise CorruptLog(missing, f"event {length}")
 
 
 def attach(session: Session, handle: WriteHandle | None) -> None:
-    """From here on every append reaches the store's buffer."""
+    """From here on every append reaches the store's buffer, and what the store has can be
+    read back from it. A store in memory has the very same events, so all of them stay."""
     if handle is None:
         session.durable = lambda: session.place.next_seq - 1
     else:
         session.sink = handle.append
         session.durable = lambda: handle.durable_seq
+        session.reader = None if isinstance(handle, MemoryHandle) else handle.read
 
 
 def _repair(session: Session) -> None:

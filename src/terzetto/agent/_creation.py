@@ -32,12 +32,13 @@ from ..vocabulary import (
     freeze_object,
 )
 from ._agent import Agent
-from ._beginning import check_whole, forked, restored, seeded
+from ._beginning import inherited, restored, seeded
 from ._building import Workshop
 from ._hooks import SessionStarted, SessionStartSource
 from ._initiator import being_created
 from ._lifetime import AgentHandle, Lifetime
 from ._options import Options, Setup, absolute, checked_durability, checked_options
+from ._past import Past, living, stored
 from ._registry import AgentRegistry
 from ._scope import AgentScope
 from ._services import Services
@@ -215,49 +216,37 @@ class Agents(AgentRegistry):
         """
         options = checked_options(provider, model, effort, system, tools, max_tokens, parent, setup)
         level = None if durability is None else checked_durability(durability)
-        origin, events, route = await self._source(source)
-        seed = events[: fork_point(events, turn=turn, boundary=boundary)]
-        agent_id = SessionId(session_id or fresh_id())
-        header = fork_header(
-            origin,
-            agent_id,
-            self.now_ms(),
-            len(seed),
-            cwd=absolute(cwd),
-            meta=meta,
-            durability=level,
-        )
-        if self.taken(agent_id):
-            raise ForkError("SESSION_ALREADY_EXISTS", f"an agent with id {agent_id!r} is live")
-        chosen = options.selection
-        options.selection = chosen or route
-
-        async def acquire() -> tuple[Session, WriteHandle | None]:
-            session = self._session(header)
-            return session, await forked(session, self.store, seed, chosen)
-
-        return await self._make(agent_id, options, acquire, "startup")
-
-    async def _source(
-        self, source: str | Agent
-    ) -> tuple[SessionHeader, list[Event], ModelSelection | None]:
-        """What is forked: its header, its events, and the model of one that lives."""
-        if not isinstance(source, str):
-            if not isinstance(source, Agent):
-                raise InvalidValue(f"source: expected an agent or a session id, got {source!r}")
-            return await _living(source)
-        if (agent := self.get(source)) is not None:
-            return await _living(agent)
-        if self.store is None:
-            raise ForkError(
-                "SESSION_NOT_LIVE", f"no agent {source!r} is live, and there is no store"
+        async with await self._past(source) as past:
+            length = await past.point(turn, boundary)
+            agent_id = SessionId(session_id or fresh_id())
+            header = fork_header(
+                past.header,
+                agent_id,
+                self.now_ms(),
+                length,
+                cwd=absolute(cwd),
+                meta=meta,
+                durability=level,
             )
-        try:
-            header, events = await self.store.read(source)
-        except SessionNotFound as error:
-            raise ForkError("SESSION_NOT_FOUND", str(error)) from error
-        check_whole(header, events)
-        return header, events, None
+            if self.taken(agent_id):
+                raise ForkError("SESSION_ALREADY_EXISTS", f"an agent with id {agent_id!r} is live")
+            chosen = options.selection
+            options.selection = chosen or past.route
+
+            async def acquire() -> tuple[Session, WriteHandle | None]:
+                session = self._session(header)
+                return session, await inherited(session, self.store, past.read, chosen)
+
+            return await self._make(agent_id, options, acquire, "startup")
+
+    async def _past(self, source: str | Agent) -> Past:
+        """What is forked."""
+        if isinstance(source, Agent):
+            return living(source)
+        if not isinstance(source, str):
+            raise InvalidValue(f"source: expected an agent or a session id, got {source!r}")
+        agent = self.get(source)
+        return await stored(self.store, source) if agent is None else living(agent)
 
     # --- the transaction ----------------------------------------------------------------
 
@@ -383,8 +372,3 @@ class Agents(AgentRegistry):
             view: AgentView = agent
             await agent.scope.hooks.agent_created.run(view)
             agent.scope.hooks.session_started.notify(SessionStarted(agent, source))
-
-
-async def _living(agent: Agent) -> tuple[SessionHeader, list[Event], ModelSelection | None]:
-    agent.session.check_thread()
-    return agent.session.header, await agent.session.read(), agent.model.current()

@@ -167,7 +167,7 @@ class _Story:
                 await self._tools_at_work(agent)
                 await self._steer(agent)
                 prefix = await self._interruption(agent)
-                answer = self._timeline(agent).turns[-1].steps[-1].text
+                answer = (await self._timeline(agent)).turns[-1].steps[-1].text
             await self._restart(prefix, answer)
         await self._ending()
 
@@ -213,13 +213,13 @@ class _Story:
     async def _streaming(self, agent: Agent) -> None:
         await self._chapter(1, "A streamed answer", "agent.ask()")
         await self._ask(agent, script.HELLO)
-        turn = facts.completed(facts.last_turn(self._timeline(agent)))
-        self.stage.fact(facts.streamed(turn, agent.session.events))
+        turn = facts.completed(facts.last_turn(await self._timeline(agent)))
+        self.stage.fact(facts.streamed(turn, await agent.session.read()))
 
     async def _tools_at_work(self, agent: Agent) -> None:
         await self._chapter(2, "Tools side by side, and one alone", "@tool(parallel=True), @tool")
         await self._ask(agent, script.LOOK)
-        turn = facts.completed(facts.last_turn(self._timeline(agent)))
+        turn = facts.completed(facts.last_turn(await self._timeline(agent)))
         batch = facts.spans(max(turn.steps, key=lambda step: len(step.calls)), self.stage.moments)
         self.stage.chart(batch)
         self.stage.fact(facts.side_by_side(batch))
@@ -238,7 +238,7 @@ class _Story:
         await self._ask(agent, script.COUNT, meanwhile=steer)
         if not sent:
             raise Missing("expected a tool to run, so that something can be said meanwhile")
-        timeline = self._timeline(agent)
+        timeline = await self._timeline(agent)
         facts.completed(facts.last_turn(timeline))
         self.stage.fact(facts.steered(timeline, sent[0], self.stage.moments))
         self.stage.fact(facts.carried(script.STEER, self._requests()))
@@ -263,7 +263,7 @@ class _Story:
         await self._hung_up()
         self.stage.fact("The model's server saw the connection closed.")
         await self._ask(agent, script.GO_ON)
-        facts.completed(facts.last_turn(self._timeline(agent)))
+        facts.completed(facts.last_turn(await self._timeline(agent)))
         self.stage.fact(facts.sent_back(prefix, self._requests()))
         return prefix
 
@@ -272,11 +272,11 @@ class _Story:
         _, stored = await JsonlStore(self.places.sessions).read(self.places.session_id)
         await self._closed()
         async with self._open(resume=True) as agent:
-            if agent.session.events[: len(stored)] != stored:
+            if await agent.session.read(0, len(stored)) != stored:
                 raise Missing("expected the events of the log file in the new session")
             self.stage.fact(f"A new engine resumed the session: {len(stored)} events from the log.")
             await self._ask(agent, script.REMEMBER)
-            facts.completed(facts.last_turn(self._timeline(agent)))
+            facts.completed(facts.last_turn(await self._timeline(agent)))
             self.stage.fact(facts.remembered(answer, self._requests()))
             self.stage.fact(facts.sent_back(prefix, self._requests()))
 
@@ -325,8 +325,8 @@ class _Story:
         if failed is not None:
             raise failed
 
-    def _timeline(self, agent: Agent) -> Timeline:
-        return read_timeline(agent.session.events)
+    async def _timeline(self, agent: Agent) -> Timeline:
+        return read_timeline(await agent.session.read())
 
     def _requests(self) -> list[Body]:
         return [request.body for request in self.server.requests]

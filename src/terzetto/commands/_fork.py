@@ -33,7 +33,7 @@ async def run_fork(options: ForkOptions, terminal: Terminal) -> int:
     """Make the fork; the exit code, 0. Raises `CommandError` if it cannot be made."""
     stored, shelf = find(options.session, options.folder)
     source, events = decoded(stored)
-    check_whole(source, events)
+    check_whole(source, len(events))
     try:
         length = fork_point(events, turn=options.turn)
         header = fork_header(source, options.name or fresh_id(), wall_clock_ms(), length)

@@ -25,7 +25,12 @@ from ._prefix import (
     canonical as canonical,
     growths as growths,
 )
-from ._reading import PAGE as PAGE, Follower as Follower, Reader as Reader
+from ._reading import (
+    PAGE as PAGE,
+    Follower as Follower,
+    Reader as Reader,
+    checked as checked,
+)
 from ._rebuild import SentRequest as SentRequest, rebuild as rebuild
 from ._recovery import (
     CRASH as CRASH,

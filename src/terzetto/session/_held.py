@@ -60,8 +60,9 @@ class Held:
         """All of them, in order, those that are appended meanwhile too."""
         seq = -1
         while (found := self._from(seq + 1)) is not None:
-            index, events = found
-            while index < len(events) and events[index].seq > seq:
+            start, (index, events) = self.start, found
+            # A release between two events moves what is left to another place.
+            while index < len(events) and self.start == start:
                 seq = events[index].seq
                 yield events[index]
                 index += 1

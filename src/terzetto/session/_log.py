@@ -367,11 +367,15 @@ class Session:
         """End every `follow` where the log ends. The log stays readable."""
         self.attached = False
         self.observers.close()
+        self.release()
         self.bell.ring()
 
 
 def replay(session: Session, events: Iterable[Event]) -> None:
-    """Load *events* into an empty session, judging each; none is shown to observers.
+    """Load *events* after those that *session* has, judging each; none is shown to observers.
+
+    A log may come in parts. Of a session with a store that reads back, chunks that are
+    durable leave memory again, those of an attempt without an end too.
 
     Raises `IllegalEvent` with the seq of the first event that cannot stand where it is.
     """
@@ -381,6 +385,8 @@ def replay(session: Session, events: Iterable[Event]) -> None:
             session._take(event, _no_sink)
     finally:
         session.place.strict = True
+    if session.reader is not None:
+        session.held.release(min(len(session.held), session.durable_seq + 1))
 
 
 def last_ending(session: Session) -> TurnEnd | None:

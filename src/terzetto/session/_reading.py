@@ -53,8 +53,16 @@ async def _fetched(session: Session, start: int, stop: int) -> list[Event]:
         raise
     except Exception as error:  # a store: somebody else's code
         raise StoreError(f"{what} failed: {chain_text(error)}") from error
+    return checked(session, events, start, stop)
+
+
+def checked(session: Session, events: list[Event], start: int, stop: int) -> list[Event]:
+    """*events*, if they are those that a store was asked for. Raises `StoreError`."""
     if [event.seq for event in events] != list(range(start, stop)):
-        raise StoreError(f"{what} failed: the store has other events than it was given")
+        raise StoreError(
+            f"session {session.id!r}: reading events {start} to {stop - 1} back failed: "
+            "the store has other events than it was given"
+        )
     return events
 
 

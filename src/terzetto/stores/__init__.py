@@ -2,5 +2,5 @@
 
 from ._base import ReadHandle as ReadHandle, Store as Store, WriteHandle as WriteHandle
 from ._jsonl import JsonlStore as JsonlStore
-from ._memory import MemoryStore as MemoryStore
+from ._memory import MemoryHandle as MemoryHandle, MemoryStore as MemoryStore
 from ._sqlite import SqliteStore as SqliteStore

@@ -29,6 +29,7 @@ from ._life import Play, ctrl_c_heard, run
 from ._shipped import SHIPPED
 from ._stage import SOURCES
 from ._trace import traced
+from ._whole import whole_log
 
 _ABOUT = """\
 Run the scenarios that Terzetto ships, cancel each at every step from every source, and
@@ -133,7 +134,11 @@ def _replay(scenarios: Sequence[str], sources: Sequence[str], point: int, seed: 
     for session, length in zip(stage.sessions, _lengths(stage.lengths_at_strike), strict=False):
         print(f"\nsession {session.id}")
         strike = f"struck by {source.name}; {stage.strike_text}"
-        print("\n".join(traced(session.events, length if stage.struck else None, strike)))
+        print(
+            "\n".join(
+                traced(whole_log(session, stage.store), length if stage.struck else None, strike)
+            )
+        )
     problems = problems_of(outcome, unstruck, source) if stage.struck else outcome.problems
     return _told(problems)
 
@@ -149,7 +154,7 @@ def _replay_cut(play: Play, name: str, point: int) -> int:
             print(f"\nsession {life.session_id}, {life.how}")
             if resumed.session is not None:
                 strike = "the power is cut; resumed"
-                print("\n".join(traced(resumed.session.events, life.stored, strike)))
+                print("\n".join(traced(resumed.events, life.stored, strike)))
     return _told(problems)
 
 

@@ -30,6 +30,7 @@ from ._life import Play, Resumed, Scenario, ctrl_c_heard, resume
 from ._recording import Answers, MakeAdapter, Recording
 from ._stage import Stage
 from ._virtual import play
+from ._whole import whole_log
 
 POWER_CUT = "power cut"
 
@@ -98,13 +99,13 @@ class Life:
         """Resume it, and judge what comes of it."""
         resumed = resume(played, self.session_id, self.disk)
         if resumed.session is not None:
-            resumed.problems += self._problems(resumed.session, resumed.length)
+            resumed.problems += self._problems(resumed.session, resumed)
         where = f"(session {self.session_id}, {self.how})"
         resumed.problems = [f"{problem} {where}" for problem in resumed.problems]
         return resumed
 
-    def _problems(self, session: Session, length: int) -> Iterator[str]:
-        events = list(session.events)
+    def _problems(self, session: Session, resumed: Resumed) -> Iterator[str]:
+        events, length = resumed.events, resumed.length
         yield from check_invariants(Evidence(events))
         known = min(self.stored, len(self.before))  # a session being resumed has more stored
         if list(events[:known]) != list(self.before[:known]):
@@ -165,7 +166,7 @@ class Cut(trio.abc.Instrument):
     def _lives(self, disk: SimulatedDisk, session: Session) -> Iterator[Life]:
         if session.id not in disk.lengths:
             return  # its creation had not ended
-        before, waiting = list(session.events), len(disk.unflushed(session.id))
+        before, waiting = whole_log(session, disk), len(disk.unflushed(session.id))
         started = frozenset(b.call_id for b in self.stage.bodies if b.agent_id == session.id)
         ways = {"nothing unflushed kept": (0, False)}
         if waiting:

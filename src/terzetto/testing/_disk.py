@@ -217,6 +217,10 @@ class SimulatedDisk:
         file = self._files[session_id]
         return file.owner.unflushed if file.owner is not None else ()
 
+    def stored(self, session_id: str) -> tuple[Event, ...]:
+        """What is on the platter now of a session, oldest first."""
+        return tuple(self._files[session_id].events)
+
     @property
     def lengths(self) -> dict[str, int]:
         """How many events of each session are on the platter."""

@@ -24,6 +24,7 @@ from ._invariants import Evidence, check_invariants, history_is_valid
 from ._recording import MakeAdapter, Recording
 from ._stage import Source, Stage, Ticks
 from ._virtual import Hung, play, tasks, where
+from ._whole import whole_log
 
 Scenario: TypeAlias = Callable[[Stage], Awaitable[None]]
 Check: TypeAlias = Callable[[Stage], Iterable[str]]
@@ -57,7 +58,8 @@ class Outcome:
 
     @property
     def events(self) -> Sequence[Event]:
-        return self.stage.session.events if self.stage.session is not None else ()
+        stage = self.stage
+        return () if stage.session is None else whole_log(stage.session, stage.store)
 
 
 _NOBODYS = "7. a KeyboardInterrupt that nobody sent"
@@ -83,14 +85,15 @@ def _run(play_: Play, source: Source | None, point: int) -> Outcome:
     problems += [f"8. {p}" for r in stage.adapter.requests for p in history_is_valid(r.messages)]
     for session in stage.sessions:
         mine = session is stage.session
+        events = whole_log(session, stage.store)
         evidence = Evidence(
-            list(session.events),
+            events,
             [b for b in stage.bodies if b.agent_id == session.id] if mine else None,
             stage.sent if mine else (),
             stage.reviewed,
             stage.set_aside,
         )
-        problems += play_.invariants(evidence) + _drift(session)
+        problems += play_.invariants(evidence) + _drift(session, events)
     for holds, what in stage.expectations:
         if not holds():
             problems.append(what)
@@ -164,11 +167,11 @@ class _Striker(trio.abc.Instrument):
         stage.source.strike(stage)
 
 
-def _drift(session: Session) -> list[str]:
+def _drift(session: Session, events: Sequence[Event]) -> list[str]:
     """The history derived as the log grew equals the one derived from scratch."""
     fresh = Session(SessionHeader(id=SessionId("check"), created_ms=0), now_ms=lambda: 0)
     try:
-        replay(fresh, session.events)
+        replay(fresh, events)
     except Exception as error:
         return [f"8. the log does not replay: {error}"]
     same = list(fresh.history()) == list(session.history())
@@ -177,19 +180,21 @@ def _drift(session: Session) -> list[str]:
 
 def second_life(play_: Play, session: Session, store: Store) -> list[str]:
     """Resume the stored session and follow up: its request must be valid (invariant 8)."""
-    before = list(session.events)
+    before = whole_log(session, store)
     resumed = resume(play_, session.id, store)
-    if resumed.session is not None and list(resumed.session.events)[: len(before)] != before:
+    if resumed.session is not None and resumed.events[: len(before)] != before:
         resumed.problems.append("8. the stored log differs from the one in memory")
     return resumed.problems
 
 
 @define
 class Resumed:
-    """A session's second life. *length* is that of its log when it was opened again."""
+    """A session's second life. *length* is that of its log when it was opened again, *events*
+    are all of it in the end."""
 
     problems: list[str] = field(factory=list)
     session: Session | None = None
+    events: list[Event] = field(factory=list)
     length: int = 0
 
 
@@ -220,6 +225,8 @@ def resume(play_: Play, session_id: SessionId, store: Store) -> Resumed:
         play(main, seed=play_.seed)
     except BaseException as error:  # reported, not raised
         problems.append(f"8. the second life failed: {type(error).__name__}: {error}")
+    if found.session is not None:
+        found.events = whole_log(found.session, store)
     return found
 
 

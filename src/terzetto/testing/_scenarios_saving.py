@@ -74,6 +74,20 @@ async def behind(stage: Stage) -> None:
         await trio.sleep(0.3)
 
 
+async def reading_back(stage: Stage) -> None:
+    """Followed and read from its start, when its chunks are in the store alone."""
+    _on_a_slow_disk(stage)
+    async with stage.open_engine(_tools()) as engine, stage.open_agent(engine) as agent:
+        stage.send("followup", "go")
+        stage.send("followup", "and then")
+        await agent.wait_idle()
+        with suppress(StoreError):
+            last = len(await agent.session.read()) - 1
+            async for event in agent.session.follow(durable=True):
+                if event.seq >= last:
+                    break
+
+
 CALLS: Answers = [
     answer(say("One"), Delay(0.1), say(" moment."), call("look"), call("act"), call("act")),
     answer(Delay(0.1), "Ok."),
@@ -89,4 +103,5 @@ SAVING: Mapping[str, tuple[Scenario, MakeAdapter | Answers]] = {
     "lazy": (lazy, CALLS),
     "each": (each, CALLS),
     "behind": (behind, MUCH),
+    "reading back": (reading_back, CALLS),
 }

@@ -23,6 +23,7 @@ from ..vocabulary import (
     Extension,
     InboxSpliced,
     InboxTarget,
+    InvalidValue,
     LlmRetry,
     LlmRetryStarted,
     MessageId,
@@ -46,7 +47,11 @@ from ._spans import InputSpan, Mark, MarkKind, Timeline, TurnSpan
 
 
 def read_timeline(events: Iterable[Event]) -> Timeline:
-    """The timeline of *events*: a log from its start, or any prefix of one."""
+    """The timeline of *events*: a log from its start, or any prefix of one.
+
+    Of a session that is live, give ``await session.read()``: part of ``session.events`` may
+    have left memory. Raises `InvalidValue` for a log with a gap.
+    """
     reader = _Reader()
     for event in events:
         reader.read(event)
@@ -69,6 +74,11 @@ class _Reader:
 
     def read(self, event: Event) -> None:
         at, data = event.time_ms, event.data
+        if event.seq != self.events:
+            raise InvalidValue(
+                f"events: expected a log from its start without a gap, got event {event.seq} "
+                f"where {self.events} comes; of a session use await session.read()"
+            )
         if self.began_ms is None:
             self.began_ms = at
         self.ended_ms = at
