@@ -548,7 +548,7 @@ class World:
     def log(self) -> list[Event]:
         """Every event so far."""
         session = self.session
-        return whole(session) if isinstance(session, Frozen) else whole(session)
+        return session.events if isinstance(session, Frozen) else whole(session)
 
     def outputs(self) -> Json:
         log = [encode_event(event) for event in self.log()]

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 import trio
 from attrs import define, field
 
-from ..session import AgentView, Session, fork_header, fork_point, fresh_id
+from ..session import AgentView, Session, fork_header, fresh_id
 from ..stores import Store, WriteHandle
 from ..tools import Tool
 from ..vocabulary import (
@@ -24,10 +24,8 @@ from ..vocabulary import (
     ForkError,
     InvalidValue,
     MessageId,
-    ModelSelection,
     SessionHeader,
     SessionId,
-    SessionNotFound,
     UsageError,
     freeze_object,
 )
