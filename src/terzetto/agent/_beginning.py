@@ -6,7 +6,7 @@ handle, or gives the handle up and raises.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from attrs import evolve
 
@@ -49,28 +49,28 @@ async def seeded(
     if session.place.open_turn is not None:
         raise ForkError("OPEN_TURN", "the seed ends inside a turn; cut it at a turn's end")
     handle = await store.create(session.header) if store is not None else None
-    try:
+
+    async def fill() -> None:
         attach(session, handle)
         for event in seed:
             session.sink(event)
-        await _begun(session, handle, selection)
-    except BaseException:
-        if handle is not None:
-            await handle.close()
-        raise
+
+    await _begun(session, handle, fill, selection)
     return handle
 
 
 async def inherited(
     session: Session, store: Store | None, read: Reader, selection: ModelSelection | None
 ) -> WriteHandle | None:
-    """As `forked`, in pages: the ``seed_length`` first events that *read* gives."""
+    """As `seeded`, in pages: with the ``seed_length`` first events that *read* gives. An id
+    that is taken is a `ForkError`."""
     length = session.header.seed_length
     try:
         handle = await store.create(session.header) if store is not None else None
     except SessionExists as error:
         raise ForkError("SESSION_ALREADY_EXISTS", str(error)) from error
-    try:
+
+    async def fill() -> None:
         attach(session, handle)
         for start in range(0, length, PAGE):
             stop = min(start + PAGE, length)
@@ -81,39 +81,32 @@ async def inherited(
             if handle is not None:  # what was taken over may leave memory
                 await handle.flush()
                 session.saved()
-        await _begun(session, handle, selection)
-    except BaseException:
-        if handle is not None:
-            await handle.close()
-        raise
+
+    await _begun(session, handle, fill, selection)
     return handle
 
 
 async def _begun(
-    session: Session, handle: WriteHandle | None, selection: ModelSelection | None
-) -> None:
-    """Mark where the seed ends, and make it durable."""
-    seeded = session.place.next_seq > 0
-    if seeded:
-        session.append(EndSeed(inherited=True))
-    if selection is not None and selection != session.folds.selection:
-        session.append(ModelSelected(selection))
-    if handle is not None and seeded:
-        await handle.flush()
-        session.saved()
-
-
-async def forked(
     session: Session,
-    store: Store | None,
-    seed: Sequence[Event],
+    handle: WriteHandle | None,
+    fill: Callable[[], Awaitable[None]],
     selection: ModelSelection | None,
-) -> WriteHandle | None:
-    """As `seeded`, and an id that is taken is a `ForkError`."""
+) -> None:
+    """Take the seed over, mark where it ends, and make it durable. Or give *handle* up."""
     try:
-        return await seeded(session, store, seed, selection)
-    except SessionExists as error:
-        raise ForkError("SESSION_ALREADY_EXISTS", str(error)) from error
+        await fill()
+        seeded = session.place.next_seq > 0
+        if seeded:
+            session.append(EndSeed(inherited=True))
+        if selection is not None and selection != session.folds.selection:
+            session.append(ModelSelected(selection))
+        if handle is not None and seeded:
+            await handle.flush()
+            session.saved()
+    except BaseException:
+        if handle is not None:
+            await handle.close()
+        raise
 
 
 async def restored(session: Session, handle: WriteHandle) -> None:

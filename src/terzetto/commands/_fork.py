@@ -9,11 +9,11 @@ from pathlib import Path
 
 from attrs import frozen
 
-from ..agent._beginning import check_whole, forked
+from ..agent._beginning import check_whole, inherited
 from ..engine import wall_clock_ms
 from ..session import Session, fork_header, fork_point, fresh_id
 from ..timeline import read_timeline
-from ..vocabulary import ForkError
+from ..vocabulary import Event, ForkError
 from ._shelf import decoded, find
 from ._table import count
 from ._terminal import CommandError, Terminal, one_line
@@ -38,7 +38,11 @@ async def run_fork(options: ForkOptions, terminal: Terminal) -> int:
         length = fork_point(events, turn=options.turn)
         header = fork_header(source, options.name or fresh_id(), wall_clock_ms(), length)
         session = Session(header, wall_clock_ms)
-        handle = await forked(session, shelf.store(), events[:length], None)
+
+        async def inherits(start: int, stop: int) -> list[Event]:
+            return events[start:stop]
+
+        handle = await inherited(session, shelf.store(), inherits, None)
     except ForkError as error:
         raise CommandError(_said(error, options)) from error
     if handle is not None:
