@@ -10,6 +10,7 @@ import pytest
 import trio
 from tests.agent.kit import ROUTE, Faults, check, ending_kinds, engine_on, played, settled, tasks
 from tests.agent.rig import Life, one
+from tests.whole import whole
 
 from terzetto import (
     Agent,
@@ -271,7 +272,7 @@ async def test_a_failed_write_waits_for_a_new_event(level: Durability) -> None:
         life.agent.inject("third")
         await trio.sleep(1)
         assert life.agent.health is None
-        assert list(store.stored(life.agent.id)) == list(life.session.events)
+        assert list(store.stored(life.agent.id)) == whole(life.session)
 
         store.at["flush"] = NO_SPACE
         life.agent.inject("fourth")
