@@ -19,7 +19,7 @@ from terzetto import vocabulary
 from terzetto.agent._step import FAIR_AFTER
 from terzetto.llm import _failures
 from terzetto.llm._sse import MAX_EVENT_BYTES
-from terzetto.session import _codec
+from terzetto.session import _codec, _codec_names
 from terzetto.stores._base import LONGEST_NAME
 from terzetto.stores._jsonl import _THREADS
 from terzetto.tools._encode import MAX_RESULT_BYTES, MAX_VALUES
@@ -144,7 +144,7 @@ def test_the_table_of_events() -> None:
     assert shown
     for tag, payload in {tag: cls for cls, tag in _codec.TAGS.items()}.items():
         assert shown.pop(tag) == (payload.__name__, json_keys(payload))
-    endings = {_codec._TAGGED[cls][1] for cls in typing.get_args(vocabulary.TurnEnding)}
+    endings = {_codec_names.TAGGED[cls][1] for cls in typing.get_args(vocabulary.TurnEnding)}
     assert set(shown) == endings
 
 

@@ -46,9 +46,9 @@ from terzetto.vocabulary import (
     ToolSource,
     TurnStart,
     UserMessage,
-    opened,
     thaw_json,
 )
+from terzetto.vocabulary._opening import opened
 from terzetto.vocabulary._json import MAX_DEPTH
 
 TIME = 1_700_000_000_000

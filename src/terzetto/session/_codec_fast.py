@@ -21,14 +21,13 @@ from cattrs import BaseValidationError
 
 from ..vocabulary import (
     InvalidValue,
-    clean_call_id,
-    clean_message_id,
     clean_text,
     freeze_json,
     freeze_object,
     has_surrogate,
-    opened,
 )
+from ..vocabulary._messages import clean_call_id, clean_message_id
+from ..vocabulary._opening import opened
 from ._codec_leaves import plain
 from ._codec_strict import Shapes, is_array, is_json, is_literal, is_newtype, is_union, members_of
 

@@ -36,8 +36,8 @@ from ..vocabulary import (
     WrongThread,
     freeze_object,
     new_message_id,
-    opened,
 )
+from ..vocabulary._opening import opened
 from ._compacting import COMPACTED, Compacting, CompactionLock
 from ._held import EventLog, Held
 from ._inbox import SPLICED, PendingInput

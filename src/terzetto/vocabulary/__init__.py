@@ -125,11 +125,8 @@ from ._messages import (
     UserBlock as UserBlock,
     UserMessage as UserMessage,
     UserSource as UserSource,
-    clean_call_id as clean_call_id,
-    clean_message_id as clean_message_id,
     new_message_id as new_message_id,
 )
-from ._opening import opened as opened
 from ._request import (
     CONFIG_KEYS as CONFIG_KEYS,
     CallConfig as CallConfig,
