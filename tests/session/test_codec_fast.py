@@ -48,8 +48,8 @@ from terzetto.vocabulary import (
     UserMessage,
     thaw_json,
 )
-from terzetto.vocabulary._opening import opened
 from terzetto.vocabulary._json import MAX_DEPTH
+from terzetto.vocabulary._opening import opened
 
 TIME = 1_700_000_000_000
 KNOWN = ("known",)
