@@ -42,7 +42,7 @@ async def run_fork(options: ForkOptions, terminal: Terminal) -> int:
         async def inherits(start: int, stop: int) -> list[Event]:
             return events[start:stop]
 
-        handle = await inherited(session, shelf.store(), inherits, None)
+        handle = await inherited(session, shelf.store(stored.layout), inherits, None)
     except ForkError as error:
         raise CommandError(_said(error, options)) from error
     if handle is not None:

@@ -19,6 +19,7 @@ from ..stores import JsonlStore, SqliteStore, Store
 from ..stores._base import EVERY, escape_id
 from ..stores._files import failing
 from ..stores._jsonl_file import SUFFIX, file_name
+from ..stores._jsonl_layouts import LayoutName
 from ..stores._sqlite_file import (
     TABLES,
     failing as failing_in_database,
@@ -82,9 +83,11 @@ class Shelf:
         more = f" and {len(names) - 5} more" if len(names) > 5 else ""
         return f"{said}; there are: {', '.join(names[:5])}{more}"
 
-    def store(self) -> Store:
-        """The store that writes here."""
-        return SqliteStore(self.path) if self.database else JsonlStore(self.path)
+    def store(self, layout: LayoutName = "plain") -> Store:
+        """The store that writes here, log files in this *layout*."""
+        if self.database:
+            return SqliteStore(self.path)
+        return JsonlStore(self.path, layout=layout)
 
 
 def open_shelf(path: Path) -> Shelf:

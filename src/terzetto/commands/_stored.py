@@ -16,6 +16,7 @@ from attrs import evolve, field, frozen
 from ..session._codec import decode_header, dumps_json, encode_header, loads_json
 from ..stores._files import failing
 from ..stores._jsonl_file import file_name, load_records
+from ..stores._jsonl_layouts import LayoutName
 from ..stores._jsonl_lines import NOT_PLAIN, Everything, First, begins_like_a_log, where_is
 from ..stores._records import Place, is_json
 from ..vocabulary import CorruptLog, InvalidValue, StoreError
@@ -31,7 +32,7 @@ class Stored:
     *name* is the session's id, or a file's name where that says nothing. *records* are the
     intact lines or rows, *torn* counts the bytes of an unfinished one after them. *faults*
     are what can be said without knowing what a record means. *owner* is the process that
-    has noted to own it, if that lives.
+    has noted to own it, if that lives. *layout* is that of a log file.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Stored:
     size: int = 0
     faults: tuple[Fault, ...] = ()
     owner: int | None = None
+    layout: LayoutName = "plain"
 
 
 def read_log_file(path: Path) -> Stored:
@@ -122,6 +124,7 @@ def _of_records(path: Path, first: First, found: Everything, size: int) -> Store
         size=size,
         faults=tuple(faults),
         owner=owner_of(path.with_suffix(".owner")),
+        layout=first.layout.name,
     )
 
 

@@ -128,7 +128,9 @@ def lines_of(fd: int, offset: int, size: int) -> Iterator[Block]:
 class Plain:
     """One event a line, and nothing more: format 1."""
 
-    name: Final = "plain"
+    @property
+    def name(self) -> LayoutName:
+        return "plain"
 
     def begin(self, header: SessionHeader) -> bytes:
         return dumps_json(encode_header(header)) + b"\n"
@@ -170,7 +172,9 @@ class Plain:
 class PackedLines:
     """Runs of chunks in one line, and a checksum in each: format 2."""
 
-    name: Final = "packed"
+    @property
+    def name(self) -> LayoutName:
+        return "packed"
 
     def begin(self, header: SessionHeader) -> bytes:
         fields: dict[str, PlainJson] = {**encode_header(header), "formatVersion": PACKED_VERSION}

@@ -19,7 +19,7 @@ from typing import Final
 
 from ..session._codec import encode_event
 from ..vocabulary import CorruptLog, Event, SessionHeader, StoreError, UsageError
-from ._jsonl_layouts import PACKED, Block, Packed
+from ._jsonl_layouts import PACKED, Block, LayoutName, Packed
 from ._packing import pack
 from ._records import Place
 
@@ -163,7 +163,9 @@ def _followed(fd: int, offset: int, size: int) -> bool:
 class Zstd:
     """See the module."""
 
-    name: Final = "zstd"
+    @property
+    def name(self) -> LayoutName:
+        return "zstd"
 
     def begin(self, header: SessionHeader) -> bytes:
         return unit_of(PACKED.begin(header))
