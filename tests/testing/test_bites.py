@@ -420,7 +420,7 @@ def test_7_a_task_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _swallowing(monkeypatch: pytest.MonkeyPatch, kind: type[BaseException]) -> None:
     """Engine and agent blocks that do not let *kind* out."""
-    leave_engine, leave_agent = engine_module._leave_engine, engine_module._leave_agent
+    leave_engine, leave_agent = engine_module.leave_engine, engine_module.leave_agent
 
     def engine_left(*args: Any) -> None:
         try:
@@ -434,8 +434,8 @@ def _swallowing(monkeypatch: pytest.MonkeyPatch, kind: type[BaseException]) -> N
         except kind:
             return
 
-    monkeypatch.setattr(engine_module, "_leave_engine", engine_left)
-    monkeypatch.setattr(engine_module, "_leave_agent", agent_left)
+    monkeypatch.setattr(engine_module, "leave_engine", engine_left)
+    monkeypatch.setattr(engine_module, "leave_agent", agent_left)
 
 
 @pytest.mark.parametrize("source", ["host cancel", "host deadline"])
@@ -453,7 +453,7 @@ def test_7_an_interrupt_that_is_swallowed(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_7_an_interrupt_that_leaves_in_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
     """DESIGN 4: it leaves alone."""
-    leave = engine_module._leave_engine
+    leave = engine_module.leave_engine
 
     def grouped(*args: Any) -> None:
         try:
@@ -461,7 +461,7 @@ def test_7_an_interrupt_that_leaves_in_a_group(monkeypatch: pytest.MonkeyPatch) 
         except KeyboardInterrupt as error:
             raise BaseExceptionGroup("grouped", [error]) from None
 
-    monkeypatch.setattr(engine_module, "_leave_engine", grouped)
+    monkeypatch.setattr(engine_module, "leave_engine", grouped)
     assert_bites(run("KeyboardInterrupt"), "7", "left the run")
 
 
@@ -485,7 +485,7 @@ def test_8_a_log_that_does_not_reach_the_store(monkeypatch: pytest.MonkeyPatch) 
 
     async def close(self: Any) -> None:
         self._closed = True
-        self._stored.owner = None
+        self._kept.owner = None
         await trio.lowlevel.checkpoint()
 
     monkeypatch.setattr(MemoryHandle, "close", close)

@@ -134,7 +134,7 @@ def test_a_point_is_replayed_exactly(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_a_power_cut_is_replayed_with_its_three_disks(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out = run(["--scenario", "batch", "--source", "power cut", "--point", "32"], capsys)
+    code, out = run(["--scenario", "batch", "--source", "power cut", "--point", "36"], capsys)
     assert code == 0
     assert out.count("----  the power is cut; resumed") == 3
     assert "half kept, torn" in out
