@@ -152,12 +152,13 @@ class Round:
 
     async def run(self) -> None:
         """Until everything is told, one way or the other."""
+        unsaved: Mapping[str, str] = {}
         try:
             async with (
                 self._engine() as engine,
                 engine.open_agent(**ROUTE, session_id=SESSION) as agent,
             ):
-                self._agent = agent
+                self._agent, unsaved = agent, engine.unsaved
                 await agent.ask("before")
                 self._expect(agent.health is None, "there was trouble before the disk was full")
                 self.room.leave(self.size)
@@ -165,18 +166,18 @@ class Round:
                 if self.failures:
                     await self._ask_while_full(agent)
                 told = agent.session.durable_seq
-                await self._compare(agent.session.events[: told + 1], "while it is full")
+                await self._compare(whole(agent.session)[: told + 1], "while it is full")
                 if not self.leaves:
                     self.room.make()
                     await self._go_on(agent)
         except StoreError as error:
             self._expect(self.leaves and self.failures > 0, f"leaving failed: {error}")
-            self._expect(SESSION in engine.unsaved, "what is not saved is not named")
+            self._expect(SESSION in unsaved, "what is not saved is not named")
         finally:
             self.room.make()
         assert self._agent is not None
         session = self._agent.session
-        kept = session.events[: session.durable_seq + 1]
+        kept = whole(session)[: session.durable_seq + 1]
         await self._compare(kept, "when it was left")
         await self._resume(kept)
 
@@ -209,7 +210,7 @@ class Round:
         session = agent.session
         self._expect(agent.health is None, f"there is room, and still: {agent.health}")
         self._expect(session.durable_seq == len(session.events) - 1, "not all is saved")
-        await self._compare(session.events, "with room again")
+        await self._compare(whole(session), "with room again")
 
     async def _resume(self, kept: Sequence[Event]) -> None:
         """A second life begins with exactly what the first was told is saved."""
@@ -230,9 +231,9 @@ class Round:
         """What was acknowledged is there, and nothing else than what was appended."""
         _, stored = await make_store(self.kind, self.room.folder).read(SESSION)
         assert self._agent is not None
-        appended = self._agent.session.events
+        appended = whole(self._agent.session)[: len(stored)]
         self._expect(stored[: len(wanted)] == list(wanted), f"{when}: not all that was durable")
-        self._expect(stored == list(appended[: len(stored)]), f"{when}: it was never appended")
+        self._expect(stored == appended, f"{when}: it was never appended")
 
     # --- what runs ----------------------------------------------------------------------
 

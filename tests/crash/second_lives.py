@@ -53,9 +53,9 @@ class Watched:
         return await self.store.create(header)
 
     async def open(self, session_id: str, mode: Any = "write") -> Any:
-        handle = await self.store.open(session_id, mode)
         if mode == "read":
-            return handle
+            return await self.store.open(session_id, "read")
+        handle = await self.store.open(session_id)
         self.repaired.append(handle.repaired)
         return handle
 
