@@ -575,7 +575,7 @@ async def test_a_bracket_commits_once_and_refuses_a_wrong_range() -> None:
             "replacement",
             "end completed",
         ]
-        replay(type(life.session)(life.session.header, lambda: 0), life.session.events)
+        replay(type(life.session)(life.session.header, lambda: 0), whole(life.session))
 
 
 @played
