@@ -330,6 +330,26 @@ def test_opening_a_log_does_not_hold_it(layout: LayoutName, tmp_path: Path) -> N
     assert trio.run(main) < 6 * (1 << 20)
 
 
+async def test_a_reader_forgets_places_that_were_lost(layout: LayoutName, tmp_path: Path) -> None:
+    """It saw events that never became durable; others came in their place, and lie otherwise."""
+    store = JsonlStore(tmp_path, layout=layout)
+    handle = await store.create(HEADER)
+    await handle.close()
+    path, events = tmp_path / "s.jsonl", stream(1_000)
+    whole = path.read_bytes()
+    path.write_bytes(written(layout, 1_000, 300))
+    reader = await store.open("s", "read")
+    assert await reader.read(900) == events[900:]
+    others = [evolve(e, data=v.TurnStart(e.seq), time_ms=7) for e in events]
+    path.write_bytes(whole)
+    handle = await store.open("s")
+    for event in others:
+        handle.append(event)
+    await handle.close()
+    assert await reader.read(900) == others[900:]
+    assert await reader.read(300, 310) == others[300:310]
+
+
 # --- what checksums find ----------------------------------------------------------------
 
 

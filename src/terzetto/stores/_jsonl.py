@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal, overload
 
 import trio
 
-from ..vocabulary import InvalidValue, SessionHeader
+from ..vocabulary import InvalidValue, SessionHeader, StoreError
 from ._base import EVERY, Events, OpenMode, ReadHandle, Store, WriteHandle, check_mode
 from ._files import give_up, require_posix
 from ._handles import FileHandle, Reading, check_start
@@ -125,6 +125,17 @@ class JsonlReader(Reading):
         self._index = Index.beginning(first.place)
 
     async def _stored(self, start: int, stop: int | None) -> Events:
+        try:
+            return await self._found(start, stop)
+        except StoreError:
+            if len(self._index) == 1:
+                raise
+        # What was seen before it was durable may have been lost, and others have written
+        # there since: no place counts that lies behind it. If it is damage, it is met again.
+        self._index = Index.beginning(self._first.place)
+        return await self._found(start, stop)
+
+    async def _found(self, start: int, stop: int | None) -> Events:
         wanted = Range(self._index.before(start), start, stop)
         found = await trio.to_thread.run_sync(
             read_range, self._path, self._first, self._extensions, wanted, limiter=self._limiter
