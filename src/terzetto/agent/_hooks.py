@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from collections.abc import Iterable
+from typing import Literal, TypeAlias, TypeVar
 
 from attrs import define, field, frozen
 
@@ -13,13 +14,57 @@ from ..tools import PreExecute, ToolCallHook, ToolHooks, ToolOutcome, ToolResult
 from ..vocabulary import (
     CallConfig,
     Failure,
+    InvalidValue,
     ModelSelection,
     RetryPolicy,
     ToolSchema,
     UserMessage,
+    clean_text,
 )
 
 SessionStartSource: TypeAlias = Literal["startup", "resume"]
+
+
+_T = TypeVar("_T")
+
+
+def decided(hook: str, value: object, *kinds: type[_T]) -> _T:
+    """*value*, which listeners of *hook* gave. Raises `InvalidValue` for any other kind."""
+    if isinstance(value, kinds):
+        return value
+    names = " or ".join(kind.__name__ for kind in kinds)
+    raise InvalidValue(
+        f"a listener of {hook} returned {type(value).__name__}, expected {names}; "
+        "one that only looks ends with `return await proceed()`"
+    )
+
+
+def _each(what: str, kind: type[_T], values: Iterable[_T]) -> tuple[_T, ...]:
+    if isinstance(values, str):
+        raise InvalidValue(f"{what}: expected a tuple of {kind.__name__}, got a text")
+    taken = tuple(values)
+    for value in taken:
+        if not isinstance(value, kind):
+            raise InvalidValue(f"{what}: expected {kind.__name__}, got {type(value).__name__}")
+    return taken
+
+
+def _entering(messages: Iterable[UserMessage]) -> tuple[UserMessage, ...]:
+    return _each("Enter: messages", UserMessage, messages)
+
+
+def _prompt(text: str) -> str:
+    if not isinstance(text, str):
+        raise InvalidValue(f"Assembly: system: expected a text, got {type(text).__name__}")
+    return clean_text(text)
+
+
+def _declared(tools: Iterable[ToolSchema]) -> tuple[ToolSchema, ...]:
+    schemas = _each("Assembly: tools", ToolSchema, tools)
+    names = [schema.name for schema in schemas]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise InvalidValue(f"Assembly: tools {twice} are declared twice; a model calls by name")
+    return schemas
 
 
 @frozen(kw_only=True)
@@ -41,7 +86,7 @@ class Enter:
     wrapping listener keeps both unless it means to change them.
     """
 
-    messages: tuple[UserMessage, ...]
+    messages: tuple[UserMessage, ...] = field(converter=_entering)
     starts_series: bool = False
 
 
@@ -55,12 +100,16 @@ StepDecision: TypeAlias = Enter | Reject
 
 @frozen(kw_only=True)
 class Assembly:
-    """The prompt and the tools of a step and its retries. May be rewritten whole."""
+    """The prompt and the tools of a step and its retries. May be rewritten whole.
+
+    An empty *system* is no prompt. *selection* is what the step runs on and may not be
+    changed. Raises `InvalidValue` for tools that are no schemas, or share a name.
+    """
 
     agent: AgentView
     selection: ModelSelection
-    system: str
-    tools: tuple[ToolSchema, ...]
+    system: str = field(converter=_prompt)
+    tools: tuple[ToolSchema, ...] = field(converter=_declared)
 
 
 @frozen(kw_only=True)

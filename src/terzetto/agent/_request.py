@@ -16,6 +16,7 @@ from ..vocabulary import (
     APPEND,
     CallConfig,
     CodedError,
+    ContextSection,
     DeveloperMessage,
     DeveloperMessageEvent,
     ModelSelection,
@@ -34,7 +35,7 @@ from ..vocabulary import (
 )
 from ._decisions import header_needed, next_config, route_change, tool_changes
 from ._dispatch import check_admitted
-from ._hooks import Assembly, Enter, PreStep, RequestHook, StepDecision
+from ._hooks import Assembly, Enter, PreStep, Reject, RequestHook, StepDecision, decided
 from ._scope import AgentScope
 
 
@@ -55,7 +56,11 @@ class RequestBuilder:
         self._generation = self.session.surface.generation
 
     async def assemble(self, selection: ModelSelection) -> Assembly:
-        """The prompt and the tools for a step on *selection*."""
+        """The prompt and the tools for a step on *selection*.
+
+        Raises `CodedError` ``ROUTE_CHANGED`` when a listener changed the selection: the prompt
+        would speak of another model than the one that is asked (C86).
+        """
         variables = {"provider": selection.provider, "model": selection.model}
         over = self.scope.tools.laid_over()
         visible = self.scope.tools.visible().values()
@@ -68,7 +73,16 @@ class RequestBuilder:
             tools=(*ordered, *(tool.schema() for tool in over)),
         )
         hook = self.scope.hooks.assemble
-        return await hook.run(assembly, _same) if hook else assembly
+        if not hook:
+            return assembly
+        assembly = decided("assemble", await hook.run(assembly, _same), Assembly)
+        if assembly.selection != selection:
+            raise CodedError(
+                f"an assemble listener changed the route to {assembly.selection}; "
+                "select another model with agent.model.select() instead",
+                texts.ROUTE_CHANGED,
+            )
+        return assembly
 
     async def decide(
         self, turn: int, step: int, claimed: tuple[UserMessage, ...], selection: ModelSelection
@@ -80,9 +94,11 @@ class RequestBuilder:
         )
 
         async def enter(value: PreStep) -> StepDecision:
-            return Enter(refreshed(value.messages, self._snapshot()))
+            return Enter(refreshed(value.messages, self._snapshot(self._context())))
 
-        return await self.scope.hooks.pre_step.run(proposed, enter)
+        decision = await self.scope.hooks.pre_step.run(proposed, enter)
+        decided("pre_step", decision, Enter, Reject)
+        return decision
 
     async def prepare(
         self, turn: int, step: int, attempt: int, selection: ModelSelection
@@ -98,7 +114,7 @@ class RequestBuilder:
             proposed = RequestHook(
                 agent=self.agent, turn=turn, step=step, attempt=attempt, config=config
             )
-            config = await hook.run(proposed, _config)
+            config = decided("request", await hook.run(proposed, _config), CallConfig)
             if change := route_change(config, selection):
                 raise CodedError(
                     f"a request listener changed the {change}; "
@@ -121,6 +137,7 @@ class RequestBuilder:
         *batch* is None on a retry: its users are in history already.
         """
         session = self.session
+        context = self._context()  # may raise: nothing is in the log yet
         last, last_seq = session.folds.header, session.folds.header_seq
         header = RequestHeader(
             config=prepared.config,
@@ -132,7 +149,7 @@ class RequestBuilder:
             # what was logged, to the byte.
             header = last
         self._admit_prompt(turn, step, assembly, prepared, header, starts_series)
-        for message in refreshed(batch or (), self._snapshot()):
+        for message in refreshed(batch or (), self._snapshot(context)):
             session.append(UserMessageEvent(message), APPEND)
         series = starts_series or session.surface.generation != self._generation
         needed = header_needed(
@@ -213,12 +230,11 @@ class RequestBuilder:
         if context != self.session.folds.context:
             self.session.append(context)
 
-    def _snapshot(self) -> UserMessage | None:
-        return owed_snapshot(
-            self.scope.prompt.context(self.agent),
-            self.session.surface.snapshots,
-            self.session.new_id,
-        )
+    def _context(self) -> tuple[ContextSection, ...]:
+        return self.scope.prompt.context(self.agent)
+
+    def _snapshot(self, context: tuple[ContextSection, ...]) -> UserMessage | None:
+        return owed_snapshot(context, self.session.surface.snapshots, self.session.new_id)
 
 
 async def _same(assembly: Assembly) -> Assembly:

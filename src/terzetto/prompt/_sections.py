@@ -6,6 +6,8 @@ same contributions give the same bytes.
 
 from __future__ import annotations
 
+import inspect
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias, TypeVar
@@ -28,7 +30,8 @@ Text: TypeAlias = str | Callable[[AgentView], str]
 """A text, or a plain function of the agent that gives it at each assembly."""
 
 T = TypeVar("T")
-_VARIABLE = re.compile(r"\{\{\s*([A-Za-z_][\w.-]*)\s*\}\}")
+_NAME = r"[A-Za-z_][\w.-]*"
+_VARIABLE = re.compile(rf"\{{\{{\s*({_NAME})\s*\}}\}}")
 
 
 @frozen
@@ -64,19 +67,32 @@ class PromptLayer:
 
         A *complete* section is the whole prompt; at most one may be visible.
         ``{{name}}`` in a text is replaced by that variable, and must be known.
+        Raises `DuplicateName`, and `InvalidValue` for a name, text or order that cannot be.
         """
-        return self._add(self._sections, name, Section(name, text, order, complete), "section")
+        _check_order(name, order)
+        return self._add(
+            self._sections, name, Section(name, text, order, complete), "section", text
+        )
 
     def set_variable(self, name: str, value: Text) -> Registration:
-        """Define ``{{name}}``. ``provider`` and ``model`` are always defined."""
-        return self._add(self._variables, name, value, "variable")
+        """Define ``{{name}}``. ``provider`` and ``model`` are always defined.
+
+        A name begins with a letter or ``_``, and goes on with letters, digits, ``_.-``.
+        """
+        if isinstance(name, str) and name and not re.fullmatch(_NAME, name):
+            raise InvalidValue(
+                f"variable {name!r}: expected a letter or '_', then letters, digits, '_', '.' "
+                "or '-'; no text could use it otherwise"
+            )
+        return self._add(self._variables, name, value, "variable", value)
 
     def add_context(self, name: str, text: Text, *, order: float = 0) -> Registration:
         """Contribute to the runtime context, a snapshot sent when it changes.
 
         An empty text contributes nothing.
         """
-        return self._add(self._context, name, ContextPart(name, text, order), "context")
+        _check_order(name, order)
+        return self._add(self._context, name, ContextPart(name, text, order), "context", text)
 
     def order_tools(self, names: Iterable[str]) -> Registration:
         """Show the tools in this order; ``<unlisted-tools>`` marks where the rest goes.
@@ -85,6 +101,8 @@ class PromptLayer:
         order that is still registered counts.
         """
         self.scope.check_open()
+        if isinstance(names, str):
+            raise InvalidValue(f"tool order: expected names, got one text; write [{names!r}]")
         mine = list(names)
         self._tool_orders.append(mine)
 
@@ -105,12 +123,12 @@ class PromptLayer:
         defined = self._resolved(lambda layer: layer._variables)
         rendered = []
         for section in whole or sections:
-            text = _evaluate(section.text, agent)
+            text = _evaluate(section.text, agent, "section", section.name)
 
             def value(match: re.Match[str], name: str = section.name) -> str:
                 key = match.group(1)
                 if key in defined:
-                    return _evaluate(defined[key], agent)
+                    return _evaluate(defined[key], agent, "variable", key)
                 if key in variables:
                     return variables[key]
                 known = ", ".join(sorted({*defined, *variables}))
@@ -125,7 +143,10 @@ class PromptLayer:
     def context(self, agent: AgentView) -> tuple[ContextSection, ...]:
         """The runtime context as it is now, in ascending order, empty parts left out."""
         parts = sorted(self._merged(lambda layer: layer._context), key=lambda part: part.order)
-        sections = (ContextSection(part.name, _evaluate(part.text, agent)) for part in parts)
+        sections = (
+            ContextSection(part.name, _evaluate(part.text, agent, "context", part.name))
+            for part in parts
+        )
         return tuple(section for section in sections if section.text)
 
     def arrange(self, tools: Iterable[ToolSchema]) -> tuple[ToolSchema, ...]:
@@ -144,10 +165,15 @@ class PromptLayer:
         inherited = self.parent._resolved(pick) if self.parent else {}
         return {**inherited, **pick(self)}
 
-    def _add(self, table: dict[str, T], name: str, entry: T, kind: str) -> Registration:
+    def _add(self, table: dict[str, T], name: str, entry: T, kind: str, text: Text) -> Registration:
         self.scope.check_open()
-        if not name:
-            raise InvalidValue(f"{kind}: expected a name, got an empty text")
+        if not isinstance(name, str) or not name:
+            raise InvalidValue(f"{kind}: expected a name, got {name!r}")
+        if not isinstance(text, str) and not callable(text):
+            raise InvalidValue(
+                f"{kind} {name!r}: expected a text, or a function of the agent that gives one; "
+                f"got {type(text).__name__}"
+            )
         if name in table:
             raise DuplicateName(f"{kind} {name!r} is registered on {self.scope.name} already")
         table[name] = entry
@@ -190,5 +216,19 @@ def arrange_tools(
     return tuple(arranged)
 
 
-def _evaluate(text: Text, agent: AgentView) -> str:
-    return clean_text(text if isinstance(text, str) else text(agent))
+def _check_order(name: str, order: float) -> None:
+    if not isinstance(order, int | float) or not math.isfinite(order):
+        raise InvalidValue(f"order of {name!r}: expected a finite number, got {order!r}")
+
+
+def _evaluate(text: Text, agent: AgentView, kind: str, name: str) -> str:
+    value = text if isinstance(text, str) else text(agent)
+    if isinstance(value, str):
+        return clean_text(value)
+    if inspect.iscoroutine(value):
+        value.close()  # or Python warns that nobody awaited it
+        raise InvalidValue(
+            f"{kind} {name!r}: its text is an async function; prompts are assembled without "
+            "waiting, so find out beforehand, in a pre_step listener for example"
+        )
+    raise InvalidValue(f"{kind} {name!r}: expected a text, got {type(value).__name__}")
