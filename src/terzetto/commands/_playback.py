@@ -31,6 +31,9 @@ from ..vocabulary import (
 )
 from ._tape import Asked, Cut, Key, Life, Tape
 
+_SHOWN = 200
+"""Bytes of an event that are shown."""
+
 
 @define(eq=False)
 class Playback:
@@ -76,10 +79,12 @@ class Playback:
             return
         if event.seq >= len(self.tape.events):
             return
-        if dumps_event(event) != dumps_event(self.tape.events[event.seq]):
+        recorded, now = (dumps_event(one) for one in (self.tape.events[event.seq], event))
+        if recorded != now:
+            at = next((n for n, (a, b) in enumerate(zip(recorded, now, strict=False)) if a != b), 0)
             self.differ(
-                f"event {event.seq} is {self.told(event.seq)} in the log, and would be "
-                f"{_short(event)} now"
+                f"event {event.seq} is {_short(recorded, at)} in the log, and would be "
+                f"{_short(now, at)} now"
             )
             return
         self.at = event.seq + 1
@@ -158,7 +163,7 @@ class Playback:
             self.scope.cancel(reason="the log differs")
 
     def told(self, seq: int) -> str:
-        return _short(self.tape.events[seq])
+        return _short(dumps_event(self.tape.events[seq]))
 
     # --- clock and ids --------------------------------------------------------------------
 
@@ -231,6 +236,11 @@ class Playback:
         return True
 
 
-def _short(event: Event) -> str:
-    text = dumps_event(event).decode("utf-8", "replace")
-    return text if len(text) <= 200 else text[:197] + "..."
+def _short(record: bytes, around: int = 0) -> str:
+    """The beginning of *record*, and what stands around one of its bytes."""
+    head, rest = record[:_SHOWN], record[_SHOWN:]
+    if rest and around > _SHOWN - 20:
+        near = record[max(around - 40, _SHOWN) : around + 60]
+        rest = b"" if around + 60 >= len(record) else b"..."
+        return (head[:80] + b"..." + near + rest).decode("utf-8", "replace")
+    return (head + (b"..." if rest else b"")).decode("utf-8", "replace")

@@ -26,6 +26,7 @@ from ..vocabulary import (
     CallConfig,
     ContextSection,
     DefaultField,
+    InboxSpliced,
     ModelInfo,
     PluginSource,
     Request,
@@ -39,7 +40,7 @@ from ..vocabulary import (
     UserMessage,
 )
 from ._playback import Playback
-from ._tape import Asked
+from ._tape import Asked, Begun
 
 
 @define(eq=False)
@@ -67,13 +68,20 @@ class Listeners:
             return self.play.tape.asked.get((event.data.turn, event.data.step, 1))
         return None
 
+    def _begun(self) -> Begun:
+        """What the step that begins next admitted."""
+        event = self.play.next_own()
+        if event is not None and isinstance(event.data, StepStart):
+            return self.play.tape.begun.get((event.data.turn, event.data.step), Begun())
+        return Begun()
+
     async def _assemble(self, value: Assembly, proceed: object) -> Assembly:
         await trio.lowlevel.checkpoint()
         self.play.claimed()
         self.play.fail()
         asked = self._coming()
         if asked is None:
-            return evolve(value, system="", tools=())
+            return evolve(value, system=self._begun().prompt, tools=())
         self.play.key = (asked.sent.turn, asked.sent.step, 1)
         request = asked.sent.request
         prompts = [m.text for m in request.messages if isinstance(m, SystemMessage)]
@@ -85,11 +93,14 @@ class Listeners:
         event = self.play.next_own()
         if event is None:
             await trio.sleep_forever()
-        elif isinstance(event.data, TurnEnd) and isinstance(event.data.ending, Blocked):
+            raise AssertionError
+        if isinstance(event.data, TurnEnd) and isinstance(event.data.ending, Blocked):
             return Reject()
+        if isinstance(event.data, InboxSpliced) and self.play.agent is not None:
+            self.play.agent._state.steered = True  # what was emptied is followed by steering
         asked = self._coming()
-        entered = asked.entered if asked is not None else ()
-        opens = event is not None and isinstance(event.data, StepStart)
+        entered = asked.entered if asked is not None else tuple(self._begun().entered)
+        opens = isinstance(event.data, StepStart)
         if opens and (asked is None or not asked.admitted):
             # It was never admitted, for all we know; something has to enter for the step to open.
             entered = entered or value.messages or (UserMessage("?"),)

@@ -96,11 +96,20 @@ class Asked:
     def info(self) -> ModelInfo:
         """What the log says of the model; the rest is read off what was done about it."""
         context = self.context
+        update = context.system_prompt_update if context else None
         return ModelInfo(
             context_window=context.context_window if context else None,
-            system_prompt_update=context.system_prompt_update if context else None,
+            system_prompt_update="in-history" if self.appended_prompt else update,
             tool_update=self.appended_prompt,
         )
+
+
+@define(eq=False)
+class Begun:
+    """The messages that entered with a step, and the prompt that it wrote."""
+
+    entered: list[UserMessage] = field(factory=list)
+    prompt: str = ""
 
 
 @frozen
@@ -137,6 +146,8 @@ class Tape:
     header: SessionHeader
     events: Sequence[Event]
     asked: dict[Key, Asked] = field(factory=dict, init=False)
+    begun: dict[tuple[int, int], Begun] = field(factory=dict, init=False)
+    """What each step admitted for its first request, even if the log ends before its header."""
     outside: set[int] = field(factory=set, init=False)
     """Seqs of the events that somebody else made."""
     cuts: dict[int, Cut] = field(factory=dict, init=False)
@@ -146,7 +157,7 @@ class Tape:
 
     def __attrs_post_init__(self) -> None:
         fold, pending, open_turn = RequestFold(self.header), PendingInput(), 0
-        reader = _Reader()
+        reader = _Reader(self.begun)
         for event in self.events:
             for sent in fold.push(event):
                 self._ask(sent, reader)
@@ -165,7 +176,7 @@ class Tape:
     def _ask(self, sent: SentRequest, reader: _Reader) -> None:
         header = self.events[sent.header_seq].data
         assert isinstance(header, RequestHeaderEvent)
-        asked = Asked(sent, header, reader.context, tuple(reader.entered))
+        asked = Asked(sent, header, reader.context, tuple(reader.now.entered))
         # Without an answer, and without an event of its own, it may not even have been begun.
         last = self.events[sent.seq].data
         asked.admitted = sent.answered or not isinstance(last, (StepStart, AssistantChunk))
@@ -296,7 +307,9 @@ class Tape:
         if not isinstance(ended, TurnEnd) or not isinstance(ended.ending, Interrupted):
             return marker
         seq, put_back = seq - 1, False
-        while seq > least and self._repairs(self.events[seq - 1]):
+        while seq > max(least, 1) and self._repairs(self.events[seq - 1]):
+            if self.events[seq - 1].time_ms != self.events[seq - 2].time_ms:
+                break  # repairs have the time of what they follow
             if isinstance(self.events[seq - 1].data, StepEnd) and put_back:
                 break
             put_back = put_back or isinstance(self.events[seq - 1].data, InboxSpliced)
@@ -319,15 +332,17 @@ class Tape:
 class _Reader:
     """What was admitted with the request that is being put together."""
 
+    begun: dict[tuple[int, int], Begun]
     context: RequestContextEvent | None = None
-    entered: list[UserMessage] = field(factory=list)
+    now: Begun = field(factory=Begun)
     appended_prompt: bool = False
     wrote_header: bool = False
 
     def read(self, event: Event, fold: RequestFold) -> None:
         match event.data:
-            case StepStart():
+            case StepStart(turn=turn, step=step):
                 self._begin()
+                self.begun[turn, step] = self.now
             case AssistantChunk(chunk=Finish(reason=reason)) if not is_complete(reason):
                 self._begin()
             case RequestContextEvent():
@@ -335,11 +350,13 @@ class _Reader:
             case RequestHeaderEvent():
                 self.wrote_header = True
             case UserMessageEvent(message=message) if isinstance(event.surface_op, Append):
-                self.entered.append(message)
-            case SystemMessageEvent() if isinstance(event.surface_op, Append):
-                self.appended_prompt = len(fold.surface.system) > 1
+                self.now.entered.append(message)
+            case SystemMessageEvent(message=prompt):
+                self.now.prompt = prompt.text or self.now.prompt
+                if isinstance(event.surface_op, Append):
+                    self.appended_prompt = len(fold.surface.system) > 1
             case _:
                 pass
 
     def _begin(self) -> None:
-        self.entered, self.appended_prompt, self.wrote_header = [], False, False
+        self.now, self.appended_prompt, self.wrote_header = Begun(), False, False
