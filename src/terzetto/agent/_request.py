@@ -144,7 +144,7 @@ class RequestBuilder:
             adapter_defaults=prepared.adapter_defaults,
             tools=assembly.tools,
         )
-        if last == header:
+        if last is not None and last == header:
             # Equal, but the keys of a schema may come in another order: what is sent is
             # what was logged, to the byte.
             header = last
