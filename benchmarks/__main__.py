@@ -1,9 +1,17 @@
 """``python -m benchmarks [--json FILE] [--quick] [--only NAME ...]``."""
 
-from . import floors, store
+from . import agents, batches, doors, floors, steps, store, streams
 from ._run import main
 
-PARTS = {**floors.PARTS, **store.PARTS}
+PARTS = {
+    **floors.PARTS,
+    **batches.PARTS,
+    **steps.PARTS,
+    **streams.PARTS,
+    **agents.PARTS,
+    **doors.PARTS,
+    **store.PARTS,
+}
 
 if __name__ == "__main__":
     main(PARTS)

@@ -40,12 +40,14 @@ WORD = "word "
 @frozen
 class Load:
     """What one turn does: *steps* requests, the last without calls, of *deltas* pieces of text
-    and *calls* calls each. *apart*: the calls take a while, and end one by one."""
+    and *calls* calls each, of *tools* in turn. *apart*: the calls take a while, and end one
+    by one."""
 
     steps: int
     deltas: int
     calls: int = 1
     apart: bool = False
+    tools: tuple[str, ...] = ("note",)
 
 
 @tool(parallel=True)
@@ -84,7 +86,7 @@ class WorkModel:
             yield BlockEnd(0, TextBlock(WORD * self.load.deltas))
         calls = self.load.calls if step < self.load.steps else 0
         for number in range(1, calls + 1):
-            name = "nap" if self.load.apart else "note"
+            name = "nap" if self.load.apart else self.load.tools[number % len(self.load.tools)]
             call = ToolCallBlock(CallId(f"call-{step}-{number}"), name, f'{{"n":{number}}}')
             yield BlockStart(number, "tool-call")
             yield ToolCallDelta(number, call.id, call.arguments, call.name)

@@ -236,12 +236,12 @@ def measure(scale: Scale) -> Iterable[Row]:
 
 
 def timed(units: int, work: Callable[..., Awaitable[object]], *args: object) -> Sample:
-    """A sample: seconds for each of *units*, of *work* in a Trio run of its own."""
+    """A sample: processor's seconds for each of *units*, of *work* in a Trio run of its own."""
 
     async def main() -> float:
-        began = time.perf_counter()
+        began = time.process_time()
         await work(*args)
-        return (time.perf_counter() - began) / units
+        return (time.process_time() - began) / units
 
     return lambda: trio.run(main)
 

@@ -68,7 +68,7 @@ def test_only_takes_whole_names_and_refuses_others(capsys: pytest.CaptureFixture
     with pytest.raises(SystemExit) as left:
         run(PARTS, ["--quick", "--only", "stor"])
     assert left.value.code == 2
-    assert "--only stor: expected one of floors, store.write.disk" in capsys.readouterr().err
+    assert "--only stor: expected one of floors, batch.parallel" in capsys.readouterr().err
 
 
 def test_a_report_that_cannot_be_written_is_refused_before_anything_is_measured(
