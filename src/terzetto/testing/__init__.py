@@ -32,6 +32,7 @@ from ._invariants import (
     history_is_valid as history_is_valid,
 )
 from ._life import Scenario as Scenario
+from ._requests import check_requests as check_requests
 from ._stage import SOURCES as SOURCES, Source as Source, Stage as Stage
 from ._store_check import (
     STORE_LAWS as STORE_LAWS,

@@ -22,6 +22,7 @@ from ..vocabulary import Event, SessionHeader, SessionId
 from ._checkpoints import Checkpoints
 from ._invariants import Evidence, check_invariants, history_is_valid
 from ._recording import MakeAdapter, Recording
+from ._requests import check_requests
 from ._stage import Source, Stage, Ticks
 from ._virtual import Hung, play, tasks, where
 from ._whole import whole_log
@@ -94,6 +95,9 @@ def _run(play_: Play, source: Source | None, point: int) -> Outcome:
             stage.set_aside,
         )
         problems += play_.invariants(evidence) + _drift(session, events)
+        if session is {one.id: one for one in stage.sessions}[session.id]:  # not resumed since
+            asked = [r for r in stage.adapter.requests if r.session_id == session.id]
+            problems += [f"8. {p}" for p in check_requests(session.header, events, asked)]
     for holds, what in stage.expectations:
         if not holds():
             problems.append(what)
