@@ -52,6 +52,7 @@ from .llm import (
     PreparedCall as PreparedCall,
     StreamCall as StreamCall,
 )
+from .prompt import working_directory as working_directory
 from .session import (
     AgentView as AgentView,
     Compacting as Compacting,
@@ -231,4 +232,5 @@ __all__ = [
     "open_engine",
     "raw_tool",
     "tool",
+    "working_directory",
 ]

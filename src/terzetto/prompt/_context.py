@@ -6,10 +6,28 @@ the text differs from the last snapshot that is still on the surface (C102, C103
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 
-from ..session import Node, is_snapshot
+from ..session import AgentView, Node, is_snapshot
 from ..vocabulary import ContextSection, MessageId, PluginSource, UserMessage, texts
+
+
+def working_directory(agent: AgentView) -> str:
+    """``Working directory: /path``, for `AgentScope.add_context`; empty when there is none.
+
+    The path is the session's (``open_agent(cwd=...)``, which a resume and a fork keep), or else
+    the process's at that moment. Nothing registers this by itself::
+
+        engine.scope.add_context("cwd", terzetto.working_directory)
+    """
+    path = agent.session.header.cwd
+    if path is None:
+        try:
+            path = os.getcwd()
+        except OSError:  # somebody removed it
+            return ""
+    return f"Working directory: {path}"
 
 
 def snapshot_text(sections: Sequence[ContextSection]) -> str:
