@@ -22,9 +22,29 @@ from terzetto import (
     WrongThread,
     tool,
 )
+from terzetto.agent._backlog import rough_size
 from terzetto.llm.scripted import Delay, Hang, ScriptedModel, answer, call, say
 from terzetto.testing import Latency, SimulatedDisk
-from terzetto.vocabulary import AssistantChunk, Finish
+from terzetto.vocabulary import (
+    AssistantChunk,
+    BlockEnd,
+    CallId,
+    Event,
+    EventData,
+    Extension,
+    Finish,
+    InboxSpliced,
+    MessageId,
+    Stop,
+    TextBlock,
+    TextDelta,
+    ToolCallDelta,
+    ToolCallEvent,
+    UserMessage,
+    UserMessageEvent,
+    UserSource,
+    freeze_object,
+)
 
 LEVELS: list[Durability] = ["step", "lazy", "each"]
 
@@ -656,6 +676,57 @@ async def test_a_few_large_events_are_too_much_as_well() -> None:
         await life.agent.wait_idle()
         assert ending_kinds(life.session) == ["Completed"]
         check(life.session)
+
+
+@played
+async def test_large_events_of_a_programs_own_are_too_much_as_well() -> None:
+    """Whatever type an event has: its texts wait in memory."""
+    store = Timed()
+    agents: list[Agent] = []
+
+    @tool(read_only=True)
+    async def note() -> str:
+        """Note."""
+        data = {"deep": [{"text": "x" * (3 * 2**20)}]}
+        agents[0].session.record("my/note", data, ignorable=True)
+        return "ok"
+
+    script = [answer(call("note")) for _ in range(20)]
+    async with one([*script, "ok"], [note], engine={"store": store, "durability": "lazy"}) as life:
+        agents.append(life.agent)
+        await life.agent.flush()
+        hanging = trio.Event()
+
+        async def hang() -> None:
+            await hanging.wait()
+
+        store.at["flush"] = hang
+        life.agent.followup("go")
+        await trio.sleep(1000)
+        assert sum(isinstance(e.data, Extension) for e in life.session.events) == 3
+        hanging.set()
+        await life.agent.wait_idle()
+        assert ending_kinds(life.session) == ["Completed"]
+        check(life.session)
+
+
+TEXT = UserMessage((TextBlock("x" * 2000),), UserSource(), MessageId("m"))
+SIZED: dict[str, EventData] = {
+    "extension": Extension("my/x", freeze_object({"a": ["x" * 1000, {"b": "x" * 1000}]})),
+    "chunk": AssistantChunk(1, 1, TextDelta(0, "x" * 2000)),
+    "arguments": AssistantChunk(1, 1, ToolCallDelta(0, CallId("c"), "x" * 2000)),
+    "end of a block": AssistantChunk(1, 1, BlockEnd(0, TextBlock("x" * 2000))),
+    "replay state": AssistantChunk(1, 1, Finish(Stop(), freeze_object({"a": "x" * 2000}))),
+    "call": ToolCallEvent(1, 1, CallId("c"), "t", "x" * 2000),
+    "input": InboxSpliced("next-turn", 0, 0, (TEXT,)),
+    "message": UserMessageEvent(TEXT),
+}
+
+
+@pytest.mark.parametrize("name", SIZED)
+def test_the_size_of_an_event_is_that_of_its_texts(name: str) -> None:
+    size = rough_size(Event(0, 0, SIZED[name]))
+    assert 2000 <= size < 2400
 
 
 @played

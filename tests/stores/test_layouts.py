@@ -25,6 +25,7 @@ from terzetto.commands._checks import check
 from terzetto.commands._stored import read_log_file
 from terzetto.session._codec import dumps_event
 from terzetto.stores import JsonlStore, _jsonl_zstd
+from terzetto.stores._jsonl_file import load
 from terzetto.stores._jsonl_layouts import LayoutName
 from terzetto.stores._jsonl_lines import LAYOUTS as KEPT
 from terzetto.stores._records import STRIDE, Place
@@ -226,6 +227,72 @@ async def test_a_page_that_never_reached_the_disk_is_a_tear(
         assert handle.durable_seq == 9
         await handle.close()
         assert path.read_bytes() == whole
+
+
+@pytest.mark.parametrize("layout", CHECKED)
+@pytest.mark.parametrize("at", range(20))
+async def test_a_sector_that_never_reached_the_disk_is_a_tear(
+    layout: LayoutName, tmp_path: Path, at: int
+) -> None:
+    """Wherever the last record lies in its sectors, and whichever of them is missing."""
+    one, events = KEPT[layout], [Event(0, 1_000, v.TurnStart(1))]
+    name = v.SessionId("s")
+    text = "".join(chr(97 + (n * n * 7 + n // 3) % 26) for n in range(3_000))
+    header = evolve(HEADER, id=name, meta=v.freeze_object({"pad": text[: at * 29]}))
+    data = one.begin(header)
+    before = one.pack(events, Place(0, len(data), 2))
+    data += before.data
+    long = Event(
+        1,
+        1_001,
+        v.Extension(
+            "my/x",
+            v.freeze_object({"text": text}),
+        ),
+        ignorable=True,
+    )
+    last = one.pack([long], before.end).data
+    whole = data + last
+    path, store = tmp_path / "s.jsonl", JsonlStore(tmp_path)
+    ends = [len(data), *range(-(-len(data) // 512) * 512, len(whole), 512), len(whole)]
+    for begin, end in pairwise(sorted(set(ends))):
+        path.write_bytes(whole[:begin] + bytes(end - begin) + whole[end:])
+        handle = await store.open("s")
+        assert (handle.durable_seq, handle.repaired is not None) == (0, True), (begin, end)
+        await handle.close()
+        assert path.read_bytes() == data
+
+
+@pytest.mark.parametrize("layout", CHECKED)
+def test_a_zero_in_the_last_record_is_damage_and_no_tear(
+    layout: LayoutName, tmp_path: Path
+) -> None:
+    """C148: what was acknowledged is not cut off for one byte that is not what it was."""
+    start, whole = len(written(layout, 6, 6)), written(layout, 12, 6)
+    path = tmp_path / "s.jsonl"
+    edges = {n + d for n in range(0, len(whole) + 513, 512) for d in (-1, 0)}
+    edges |= {start, len(whole) - 1}
+    for at in sorted({*range(start, len(whole) - 1)} - edges):
+        if whole[at]:
+            path.write_bytes(whole[:at] + b"\0" + whole[at + 1 :])
+            with pytest.raises(CorruptLog):
+                load(path)
+
+
+def test_a_last_frame_that_ends_with_a_zero_is_not_torn_for_it(tmp_path: Path) -> None:
+    """The checksum at the end of a frame may be anything."""
+    one, data = KEPT["zstd"], KEPT["zstd"].begin(HEADER)
+    place, path = Place(0, len(data), 2), tmp_path / "s.jsonl"
+    last = next(
+        unit
+        for time in range(10_000)
+        if not (unit := one.pack([Event(0, time, v.TurnStart(1))], place).data)[-1]
+        and (len(data) + len(unit)) % 512 != 1
+    )
+    for at in range(1, len(last) - 1):
+        path.write_bytes(data + last[:at] + bytes([last[at] ^ 4]) + last[at + 1 :])
+        with pytest.raises(CorruptLog):
+            load(path)
 
 
 async def test_a_failed_write_is_made_good(

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from attrs import define, field
 
 from ..vocabulary import (
     AssistantChunk,
     AssistantMessageEvent,
-    BlockEnd,
     Event,
-    InboxSpliced,
-    ToolCallEvent,
-    ToolResultBlock,
-    ToolResultEvent,
-    UserMessageEvent,
+    ReasoningDelta,
+    TextDelta,
+    ToolCallDelta,
 )
 
 MOST_EVENTS = 5_000
@@ -27,6 +24,8 @@ LOOK_EVERY = 32
 """Events of a stream after which the backlog is looked at again."""
 
 _ENVELOPE = 100
+_LEAF = 8
+_DELTAS = ("text", "arguments_delta")
 
 
 @define(eq=False)
@@ -61,28 +60,22 @@ class Backlog:
 def rough_size(event: Event) -> int:
     """About how many bytes *event* takes, by its texts."""
     match event.data:
-        case AssistantChunk(chunk=part):
-            size = _length(part)
-        case (
-            ToolResultEvent(message=message)
-            | UserMessageEvent(message=message)
-            | AssistantMessageEvent(message=message)
-        ):
-            size = sum(map(_length, message.content))
-        case InboxSpliced(inserted=messages):
-            size = sum(_length(part) for message in messages for part in message.content)
-        case ToolCallEvent():
-            size = _length(event.data)
-        case _:
-            size = 0
+        case AssistantChunk(chunk=TextDelta() | ReasoningDelta() | ToolCallDelta() as part):
+            texts = (getattr(part, name, "") for name in _DELTAS)  # most events are these
+            size = sum(map(len, texts))
+        case AssistantMessageEvent():  # a copy of chunks, whose texts it may share
+            size = _length(event.data.message.content)
+        case data:
+            size = _length(data)
     return _ENVELOPE + size
 
 
-def _length(part: object) -> int:
-    """Of the texts of a block or a chunk."""
-    if isinstance(part, ToolResultBlock):
-        return sum(map(_length, part.content))
-    if isinstance(part, BlockEnd):
-        return _length(part.block)
-    texts = (getattr(part, name, "") for name in ("text", "arguments", "arguments_delta"))
-    return sum(map(len, texts))
+def _length(value: object) -> int:
+    """Of the texts in *value*, however deep."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, Mapping):
+        return sum(_LEAF + len(key) + _length(item) for key, item in value.items())
+    if isinstance(value, (tuple, list)):
+        return sum(_LEAF + _length(item) for item in value)
+    return sum(_length(getattr(value, one.name)) for one in getattr(value, "__attrs_attrs__", ()))

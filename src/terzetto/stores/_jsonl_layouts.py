@@ -24,7 +24,7 @@ from ..session._codec import (
 )
 from ..vocabulary import Event, InvalidValue, PlainJson, SessionHeader, StoreError
 from ._packing import count_of, is_run, pack, seal, unpack, unseal
-from ._records import STRIDE, Place, check_record, is_json, misplaced, read_record
+from ._records import STRIDE, Place, check_record, holed, is_json, misplaced, read_record
 
 LayoutName: TypeAlias = Literal["plain", "packed", "zstd"]
 PACKED_VERSION: Final = 2
@@ -103,8 +103,8 @@ class Layout(Protocol):
         `InvalidValue`."""
         ...
 
-    def is_torn(self, line: bytes) -> bool:
-        """Whether a damaged line, if it is the last, is one that was never finished."""
+    def is_torn(self, line: bytes, offset: int) -> bool:
+        """Whether a damaged line at byte *offset*, if it is the last, was never finished."""
         ...
 
 
@@ -165,7 +165,7 @@ class Plain:
     def records(self, line: bytes, seq: int) -> Sequence[bytes]:
         return (line,)
 
-    def is_torn(self, line: bytes) -> bool:
+    def is_torn(self, line: bytes, offset: int) -> bool:
         return not is_json(line)
 
 
@@ -224,9 +224,9 @@ class PackedLines:
         record = unseal(line)
         return [dumps_json(obj) for obj in unpack(record)] if is_run(record) else (record,)
 
-    def is_torn(self, line: bytes) -> bool:
+    def is_torn(self, line: bytes, offset: int) -> bool:
         # Its newline is there, so what is missing is a page that never reached the disk.
-        return b"\0" in line
+        return holed(line, offset, to_the_end=False)
 
 
 PLAIN: Final = Plain()

@@ -167,11 +167,11 @@ def survey(fd: int, size: int, first: First, extensions: Collection[str]) -> Sur
     cursor = _Cursor.at(first.place, size)
     for line, last in cursor.lines(layout.blocks(fd, first.place, size)):
         try:
-            if last and layout is PLAIN and layout.is_torn(line):
+            if last and layout is PLAIN and layout.is_torn(line, cursor.offset):
                 break
             cursor.seq += layout.judge(line, cursor.seq, extensions)
         except InvalidValue as error:
-            if last and layout.is_torn(line):
+            if last and layout.is_torn(line, cursor.offset):
                 break
             raise cursor.damaged(layout, error) from error
     return Survey(cursor.index, cursor.place, cursor.torn() if cursor.offset < size else None)
@@ -221,7 +221,7 @@ def events_from(
                 events += layout.read(line, seq, extensions)[start - seq :]
                 cursor.seq += count
         except InvalidValue as error:
-            if torn and last and layout.is_torn(line):
+            if torn and last and layout.is_torn(line, cursor.offset):
                 break
             raise cursor.damaged(layout, error) from error
         if stop is not None and cursor.seq >= stop:
@@ -253,12 +253,12 @@ def everything(fd: int, size: int, first: First) -> Everything:
     damage: CorruptLog | None = None
     try:
         for line, last in cursor.lines(layout.blocks(fd, first.place, size)):
-            if last and layout is PLAIN and layout.is_torn(line):
+            if last and layout is PLAIN and layout.is_torn(line, cursor.offset):
                 break
             try:
                 found = layout.records(line, cursor.seq)
             except InvalidValue as error:
-                if last and layout.is_torn(line):
+                if last and layout.is_torn(line, cursor.offset):
                     break
                 raise cursor.damaged(layout, error) from error
             records += found

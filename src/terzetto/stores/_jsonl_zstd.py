@@ -21,7 +21,7 @@ from ..session._codec import encode_event
 from ..vocabulary import CorruptLog, Event, SessionHeader, StoreError, UsageError
 from ._jsonl_layouts import PACKED, Block, LayoutName, Packed
 from ._packing import pack
-from ._records import Place
+from ._records import Place, holed
 
 MAGIC: Final = bytes.fromhex("542a4d18") + struct.pack("<I", 8)
 """How each unit begins: a skippable frame of Zstandard that holds eight bytes."""
@@ -35,7 +35,6 @@ _FRAME: Final = 1 << 18
 have to decompress for nothing."""
 _LEVEL: Final = 3
 _SEARCHED: Final = 1 << 20
-_HOLE: Final = bytes(512)
 _EXTRA: Final = (
     "the layout 'zstd' needs the package zstandard; install terzetto with the extra: "
     'pip install "terzetto[zstd]"'
@@ -121,7 +120,7 @@ def _is_torn(fd: int, offset: int, size: int) -> bool:
     if _followed(fd, offset + 1, size):
         return False
     rest = os.pread(fd, size - offset, offset)
-    if not rest[0] or not rest[-1] or _HOLE in rest:
+    if holed(rest, offset, to_the_end=True):
         return True
     if not rest.startswith(MAGIC[: len(rest)]):
         return False
@@ -197,7 +196,7 @@ class Zstd:
     def records(self, line: bytes, seq: int) -> Sequence[bytes]:
         return PACKED.records(line, seq)
 
-    def is_torn(self, line: bytes) -> bool:
+    def is_torn(self, line: bytes, offset: int) -> bool:
         return False  # its frame is whole, and what is in it is what was written
 
 

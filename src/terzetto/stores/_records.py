@@ -20,6 +20,10 @@ from ..vocabulary import Event, InvalidValue
 STRIDE: Final = 256
 """Events from one entry of an `Index` to the next, at least."""
 
+_SECTOR: Final = 512
+_HOLE: Final = bytes(32)
+"""Shorter than a sector; neither JSON nor what is compressed has as much of it."""
+
 _OWN_TYPES = frozenset(TAGS.values())
 
 
@@ -78,6 +82,19 @@ def is_json(record: bytes) -> bool:
 def misplaced(found: int, seq: int) -> str:
     """In words, that event *found* stands where *seq* should."""
     return f"seq {found} where {seq} comes next"
+
+
+def holed(data: bytes, offset: int, *, to_the_end: bool) -> bool:
+    """Whether a part of *data*, at byte *offset* of a file, never reached the disk.
+
+    A file system leaves zeros for it, in whole sectors: a sector's worth, or from the
+    beginning of *data* to where a sector ends; or, if the file ends with it, from where one
+    begins *to the end*. A zero anywhere else is damage, which is not to be cut off.
+    """
+    first = data[: _SECTOR - offset % _SECTOR]
+    rest = (offset + len(data)) % _SECTOR or _SECTOR
+    parts = [first, data[-rest:]] if to_the_end else [first]
+    return _HOLE in data or any(part and not part.strip(b"\0") for part in parts)
 
 
 @frozen
