@@ -96,7 +96,9 @@ def encode_request(
         body[limit_field] = config.max_tokens
     if config.effort is not None:
         body["reasoning_effort"] = clean_text(config.effort)
-    body |= config.options
+    # By name, for a listener may set the same ones in another order. What is inside of one
+    # keeps its order, as schemas do: models fill in what they are asked for in that order.
+    body |= sorted(config.options.items())
     body["stream"] = True
     body["stream_options"] = {"include_usage": True}
     return msgspec.json.encode(body, enc_hook=_plain)
