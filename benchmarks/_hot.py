@@ -3,7 +3,8 @@
 The time of a batch is that of the executor, a part of the engine that anyone may replace: from
 the calls of an answer to the last of their results in the log. With a store the clock also
 waits until all of it is written. Nothing here waits for anything else, so the clock is the
-processor's.
+processor's: that of Trio's thread, which costs little to look at, or with a store that of all
+threads, which may cost more than a step.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from terzetto import Agent, JsonlStore, Tool, tool
 from terzetto.tools import BatchResult, PoolExecutor, ToolBatch
 from terzetto.vocabulary import StreamChunk
 
-from ._measure import Sample
+from ._measure import Clock, Sample
 from ._places import folder, places
 from ._work import Load, WorkModel, nap, note
 
@@ -62,21 +63,24 @@ def one_by_one(calls: int) -> Tool:
 @define(eq=False)
 class Watch:
     """The built-in executor with a clock. *settled* is awaited before a batch, when the clock
-    does not run, and after it, when it does."""
+    does not run, and after it, when it does. Without a *clock* nothing is timed."""
 
+    clock: Clock | None
     settled: Callable[[], Awaitable[None]] | None = None
     seconds: float = field(default=0.0, init=False)
     calls: int = field(default=0, init=False)
     _pool: PoolExecutor = field(factory=PoolExecutor, init=False)
 
     async def execute(self, batch: ToolBatch) -> BatchResult:
+        if self.clock is None:
+            return await self._pool.execute(batch)
         if self.settled is not None:
             await self.settled()
-        began = time.process_time()
+        began = self.clock()
         result = await self._pool.execute(batch)
         if self.settled is not None:
             await self.settled()
-        self.seconds += time.process_time() - began
+        self.seconds += self.clock() - began
         self.calls += len(batch.calls)
         return result
 
@@ -88,7 +92,7 @@ class TimedModel(WorkModel):
     asked: list[float] = field(factory=list, init=False)
 
     def chunks(self, session_id: str) -> Iterator[StreamChunk]:
-        self.asked.append(time.process_time())
+        self.asked.append(time.thread_time())
         return WorkModel.chunks(self, session_id)
 
 
@@ -99,6 +103,7 @@ class Engaged:
     agent: Agent
     watch: Watch
     model: TimedModel
+    clock: Clock
 
 
 @asynccontextmanager
@@ -110,9 +115,10 @@ async def engaged(
     tools: Sequence[Tool] = (),
     watched: bool = True,
 ) -> AsyncIterator[Engaged]:
-    """One agent for *load*; with *sessions*, on a lazy `JsonlStore` there, of which each batch
-    waits if it is *watched*."""
-    watch, model = Watch(), TimedModel(load)
+    """One agent for *load*, of whom each batch is timed if it is *watched*; with *sessions*, on
+    a lazy `JsonlStore` there."""
+    clock = time.thread_time if sessions is None else time.process_time
+    watch, model = Watch(clock if watched else None), TimedModel(load)
     async with (
         terzetto.open_engine(
             adapters=[model],
@@ -124,9 +130,9 @@ async def engaged(
         ) as engine,
         engine.open_agent(provider="work", model="m") as agent,
     ):
-        if sessions is not None and watched:
+        if sessions is not None:
             watch.settled = agent.flush
-        yield Engaged(agent, watch, model)
+        yield Engaged(agent, watch, model, clock)
 
 
 Work = Callable[[Engaged], Awaitable[float]]
@@ -176,7 +182,7 @@ async def batches_of(one: Engaged) -> float:
 
 async def turn_of(one: Engaged) -> float:
     """Seconds of a whole turn, until it is written if it is stored."""
-    began = time.process_time()
+    began = one.clock()
     await one.agent.ask("Work.")
     await one.agent.flush()
-    return time.process_time() - began
+    return one.clock() - began
