@@ -176,7 +176,7 @@ class _Run:
     async def _start(self, nursery: trio.Nursery) -> bool:
         """Open and start all that may start now. True if something is ready to commit."""
         pipeline = self.batch.pipeline
-        while self._may_open() and (prepared := self._next()) is not None:
+        while self._has_room() and self._may_open() and (prepared := self._next()) is not None:
             slot = _Slot(prepared.call, prepared, self.batch.log.call(prepared.call))
             self.slots.append(slot)
             self.running += 1
@@ -200,15 +200,17 @@ class _Run:
         flushed, self._flushed = self._flushed, []
         return flushed
 
+    def _has_room(self) -> bool:
+        """Whether a call is left, and a slot: asked first, for it costs the least."""
+        return len(self.slots) < len(self.batch.calls) and self.running < self.batch.capacity
+
     def _may_open(self) -> bool:
         return self.opening is None and not self.launching and not cancelled_here()
 
     def _next(self) -> PreparedTool | None:
-        """The next call, classified now, if it may start now."""
+        """The next call of those left, classified now, if barriers and touches let it start."""
         index = len(self.slots)
-        if index == len(self.batch.calls) or self._exclusive:
-            return None
-        if self.running >= self.batch.capacity:
+        if self._exclusive:
             return None
         prepared = self.batch.pipeline.classify(self.batch.calls[index])
         if prepared.claim is None:  # a barrier: after all those before it

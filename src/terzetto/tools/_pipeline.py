@@ -154,7 +154,10 @@ class ToolPipeline:
         running = RunningCall(self.agent, prepared, timer)
         self.running.add(running)
         try:
-            outcome = await timer.run(partial(self._around, prepared, tool, run))
+            if tool.timeout is not None:
+                outcome = await timer.run(partial(self._around, prepared, tool, run))
+            else:
+                outcome = await self._around(prepared, tool, run)
         except BaseException as error:  # execute listeners: somebody else's code
             rest = self._rest(prepared, error)
             outcome = _aborted(prepared) if rest is None else raised(rest)
@@ -162,11 +165,17 @@ class ToolPipeline:
             run.close()
             self.running.discard(running)
         outcome = timed_out(tool.timeout or 0.0) if timer.fired else _checked(outcome, "execute")
-        if outcome.is_error:
+        # Of most outcomes nothing changes, and a copy costs more than the rest of this.
+        if outcome.is_error and outcome.concludes:
             outcome = evolve(outcome, concludes=False)
-        prepared.outcome = evolve(outcome, contexts=(*run.contexts, *outcome.contexts))
+        if contexts := run.contexts:
+            outcome = evolve(outcome, contexts=(*contexts, *outcome.contexts))
+        prepared.outcome = outcome
 
     async def _around(self, prepared: PreparedTool, tool: Tool, run: ToolRun) -> ToolOutcome:
+        if not self.hooks.execute:
+            return await self._body(prepared, tool, run)
+
         async def body(hook: ToolCallHook) -> ToolOutcome:
             return await self._body(prepared, tool, run)
 
@@ -229,10 +238,11 @@ class ToolPipeline:
                 rest = self._rest(prepared, error) or ToolError("finalize was interrupted")
                 outcome = evolve(raised(rest), contexts=outcome.contexts)
         outcome = await self._fitted(prepared, outcome)
-        try:
-            self.hooks.result.notify(ToolResultHook(self.agent, prepared.call, tool, outcome))
-        except KeyboardInterrupt as error:
-            prepared.interrupt = error
+        if self.hooks.result:
+            try:
+                self.hooks.result.notify(ToolResultHook(self.agent, prepared.call, tool, outcome))
+            except KeyboardInterrupt as error:
+                prepared.interrupt = error
         return outcome
 
     async def _fitted(self, prepared: PreparedTool, outcome: ToolOutcome) -> ToolOutcome:
@@ -244,7 +254,7 @@ class ToolPipeline:
             text = "".join(block.text for block in outcome.content)
             note = await self._spilled(prepared, tool, self.spill, text)
             content = bound((TextBlock(text),), limit, note)
-        return evolve(outcome, content=content)
+        return outcome if content is outcome.content else evolve(outcome, content=content)
 
     async def _spilled(self, prepared: PreparedTool, tool: Tool, spill: Spill, text: str) -> str:
         if cancelled_here():  # as with bodies: nothing starts after a cancel

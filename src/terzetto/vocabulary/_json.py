@@ -96,6 +96,8 @@ def clean_text(text: str) -> str:
     Models stream ``"\\ud83d"`` and ``"\\ude00"`` apart, tools read file names with
     ``surrogateescape``; neither may make a log unwritable or a request invalid.
     """
+    if type(text) is str and text.isascii():  # nearly all, and several for each event
+        return text
     if not isinstance(text, str):
         raise InvalidValue(f"expected a str, got {type(text).__name__}")
     if not has_surrogate(text):
