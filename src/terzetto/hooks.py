@@ -32,7 +32,8 @@ V_contra = TypeVar("V_contra", contravariant=True)
 D_co = TypeVar("D_co", covariant=True)
 
 
-def _check_thread(thread: int, what: str) -> None:
+def check_thread(thread: int, what: str) -> None:
+    """Raise `WrongThread` outside *thread*, to which *what* belongs."""
     if threading.get_ident() != thread:
         raise WrongThread(
             f"{what} belongs to the thread that made it, which is Trio's; from a worker thread "
@@ -53,7 +54,7 @@ class Registration:
 
     def remove(self) -> None:
         """Undo the registration. A second call does nothing. Raises `WrongThread`."""
-        _check_thread(self._thread, "a registration")
+        check_thread(self._thread, "a registration")
         undo, self._undo = self._undo, None
         if undo is not None:
             undo()
@@ -77,7 +78,8 @@ class _Point(Generic[L]):
     name: str
     parent: Self | None = None
     _listeners: tuple[L, ...] = ()
-    _registered: list[tuple[Registration, L]] = field(factory=list)
+    # Tuples: every agent has a score of points, and on most of them nobody ever listens.
+    _registered: tuple[tuple[Registration, L], ...] = ()
     _closed: bool = False
     _thread: int = field(factory=threading.get_ident, init=False, repr=False)
 
@@ -86,25 +88,25 @@ class _Point(Generic[L]):
 
         Raises `ScopeClosed` after the end, and `WrongThread`.
         """
-        _check_thread(self._thread, f"the hook {self.name}")
+        check_thread(self._thread, f"the hook {self.name}")
         if self._closed:
             raise ScopeClosed(f"{self.name}: its scope has ended, nothing can be registered on it")
         if not callable(listener):
             raise InvalidValue(f"{self.name}: expected a function, got {listener!r}")
 
         def undo() -> None:
-            self._registered = [known for known in self._registered if known[0] is not made]
+            self._registered = tuple(known for known in self._registered if known[0] is not made)
             self._listeners = tuple(listener for _, listener in self._registered)
 
         made = Registration(undo)
-        self._registered.append((made, listener))
+        self._registered += ((made, listener),)
         self._listeners += (listener,)
         return made
 
     def close(self) -> None:
         """Drop every listener and refuse new ones."""
         self._closed = True
-        self._registered = []
+        self._registered = ()
         self._listeners = ()
 
     def listeners(self) -> tuple[L, ...]:
@@ -268,7 +270,7 @@ class Scope:
 
     def check_open(self) -> None:
         """Raise `ScopeClosed` after the end, `WrongThread` in another thread."""
-        _check_thread(self._thread, self.name)
+        check_thread(self._thread, self.name)
         if self.closed:
             raise ScopeClosed(f"{self.name} has ended; nothing can be registered on it")
 

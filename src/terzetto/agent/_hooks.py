@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable
-from typing import Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
 from attrs import define, field, frozen
 
-from ..hooks import Notification, Serial, Waterfall
+from ..hooks import Notification, Serial, Waterfall, check_thread
 from ..llm import ChunkStream, StreamCall
 from ..session import AgentStatus, AgentView, Session
 from ..tools import PreExecute, ToolCallHook, ToolHooks, ToolOutcome, ToolResultHook
@@ -193,48 +194,64 @@ class AgentErrorNotice:
     failure: Failure
 
 
-@define(eq=False)
+@define(eq=False, repr=False)
 class Hooks:
     """The hook points of one scope. Listeners of an engine's scope see every agent."""
 
-    pre_step: Waterfall[PreStep, StepDecision] = field()
-    assemble: Waterfall[Assembly, Assembly] = field()
-    request: Waterfall[RequestHook, CallConfig] = field()
-    request_error: Waterfall[RequestFailed, FailureDecision] = field()
-    stream: Waterfall[StreamCall, ChunkStream] = field()
-    tool_pre_execute: Waterfall[ToolCallHook, PreExecute] = field()
-    tool_execute: Waterfall[ToolCallHook, ToolOutcome] = field()
-    tool_post_execute: Waterfall[ToolResultHook, ToolOutcome] = field()
-    turn_stopping: Serial[TurnStopping] = field()
-    agent_created: Serial[AgentView] = field()
-    tool_result: Notification[ToolResultHook] = field()
-    status: Notification[StatusChanged] = field()
-    agent_disposed: Notification[AgentView] = field()
-    agent_error: Notification[AgentErrorNotice] = field()
-    session_created: Notification[Session] = field()
-    session_disposed: Notification[Session] = field()
-    session_started: Notification[SessionStarted] = field()
-    inbox_inserted: Notification[InboxNotice] = field()
-    inbox_claimed: Notification[InboxNotice] = field()
-    inbox_discarded: Notification[InboxNotice] = field()
+    pre_step: Waterfall[PreStep, StepDecision] = field(init=False)
+    assemble: Waterfall[Assembly, Assembly] = field(init=False)
+    request: Waterfall[RequestHook, CallConfig] = field(init=False)
+    request_error: Waterfall[RequestFailed, FailureDecision] = field(init=False)
+    stream: Waterfall[StreamCall, ChunkStream] = field(init=False)
+    tool_pre_execute: Waterfall[ToolCallHook, PreExecute] = field(init=False)
+    tool_execute: Waterfall[ToolCallHook, ToolOutcome] = field(init=False)
+    tool_post_execute: Waterfall[ToolResultHook, ToolOutcome] = field(init=False)
+    turn_stopping: Serial[TurnStopping] = field(init=False)
+    agent_created: Serial[AgentView] = field(init=False)
+    tool_result: Notification[ToolResultHook] = field(init=False)
+    status: Notification[StatusChanged] = field(init=False)
+    agent_disposed: Notification[AgentView] = field(init=False)
+    agent_error: Notification[AgentErrorNotice] = field(init=False)
+    session_created: Notification[Session] = field(init=False)
+    session_disposed: Notification[Session] = field(init=False)
+    session_started: Notification[SessionStarted] = field(init=False)
+    inbox_inserted: Notification[InboxNotice] = field(init=False)
+    inbox_claimed: Notification[InboxNotice] = field(init=False)
+    inbox_discarded: Notification[InboxNotice] = field(init=False)
+
+    _parent: Hooks | None = field(default=None, kw_only=True)
+    _closed: bool = field(default=False, init=False)
+    _thread: int = field(factory=threading.get_ident, init=False, repr=False)
 
     @classmethod
     def over(cls, parent: Hooks | None) -> Hooks:
         """Fresh hook points whose dispatch includes the listeners of *parent*."""
+        return cls(parent=parent)
 
-        def over(name: str) -> object:
-            return getattr(parent, name) if parent is not None else None
+    if not TYPE_CHECKING:  # for a type checker a name that is no hook stays a mistake
 
-        return cls(
-            **{
-                name: kind(name, over(name))  # type: ignore[arg-type]
-                for name, kind in _KINDS.items()
-            }
-        )
+        def __getattr__(self, name: str) -> object:
+            """Make the point *name*, of which there is none yet.
+
+            Every agent has all points, most have listeners on none, and ten thousand idle
+            agents are two hundred thousand points: so each is made when it is asked for.
+            """
+            kind = _KINDS.get(name)
+            if kind is None:
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            check_thread(self._thread, f"the hook {name}")
+            point = kind(name, None if self._parent is None else getattr(self._parent, name))
+            if self._closed:
+                point.close()
+            setattr(self, name, point)
+            return point
 
     def close(self) -> None:
+        """Drop every listener and refuse new ones."""
+        self._closed = True
         for name in _KINDS:
-            getattr(self, name).close()
+            if (point := _made(self, name)) is not None:
+                point.close()
 
     def tools(self) -> ToolHooks:
         """The four that the tool pipeline runs."""
@@ -243,7 +260,19 @@ class Hooks:
         )
 
 
-_KINDS: dict[str, type[Waterfall[object, object] | Serial[object] | Notification[object]]] = {
+_Point: TypeAlias = Waterfall[object, object] | Serial[object] | Notification[object]
+
+
+def _made(hooks: Hooks, name: str) -> _Point | None:
+    """The point *name*, if there is one; never makes it."""
+    try:
+        point: _Point = object.__getattribute__(hooks, name)
+    except AttributeError:
+        return None
+    return point
+
+
+_KINDS: dict[str, type[_Point]] = {
     "pre_step": Waterfall,
     "assemble": Waterfall,
     "request": Waterfall,

@@ -61,7 +61,10 @@ class Lifetime:
         """The agent's task, in its owner's nursery; started once it can own children."""
         try:
             with initiated_by(self.agent):
-                await self._drive(task_status)
+                driving = self._drive(task_status)
+                # It holds the nursery of the start, which would live as long as the agent.
+                del task_status
+                await driving
         finally:
             await self.tear_down()
 
@@ -71,6 +74,7 @@ class Lifetime:
             async with trio.open_nursery() as nursery:
                 self.agent._nursery = nursery
                 task_status.started()
+                del task_status
                 try:
                     await self.driver.run(self.driven)
                 finally:
