@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
@@ -63,7 +64,8 @@ def _prompt(text: str) -> str:
 def _declared(tools: Iterable[ToolSchema]) -> tuple[ToolSchema, ...]:
     schemas = _each("Assembly: tools", ToolSchema, tools)
     names = [schema.name for schema in schemas]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
+    if len(set(names)) < len(names):
+        twice = sorted(name for name, times in Counter(names).items() if times > 1)
         raise InvalidValue(f"Assembly: tools {twice} are declared twice; a model calls by name")
     return schemas
 
@@ -219,7 +221,7 @@ class Hooks:
     inbox_claimed: Notification[InboxNotice] = field(init=False)
     inbox_discarded: Notification[InboxNotice] = field(init=False)
 
-    _parent: Hooks | None = field(default=None, kw_only=True)
+    _parent: Hooks | None = field(default=None, kw_only=True, alias="parent")
     _closed: bool = field(default=False, init=False)
     _thread: int = field(factory=threading.get_ident, init=False, repr=False)
 
