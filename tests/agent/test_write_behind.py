@@ -746,11 +746,15 @@ async def test_a_slow_disk_slows_a_lazy_agent_down_and_no_more() -> None:
 @played
 async def test_a_disk_that_fails_under_pressure_ends_the_turn() -> None:
     store = Timed()
+    heard: list[int] = []
     async with one(endless(), engine={"store": store, "durability": "lazy"}) as life:
+        life.hooks.agent_error.listen(lambda notice: heard.append(notice.step))
         store.at["flush"] = NO_SPACE
         with pytest.raises(TurnFailed) as failed:
             await life.agent.ask("go")
         assert failed.value.failure.code == "STORE"
+        # The turn that failed, and its ending: the writer leaves it to who waits for it.
+        assert len(heard) == 2
         assert len(life.session.events) < 5_200
         del store.at["flush"]
         check(life.session)

@@ -243,6 +243,33 @@ async def test_what_is_found_at_open_is_made_durable(store: JsonlStore, disk: Di
     await (await store.open("s")).close()
 
 
+async def test_a_name_that_comes_or_goes_is_made_durable(
+    store: JsonlStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C143: a log whose folder does not know it is no session after a power cut."""
+    real, synced, failing = os.fsync, list[bool](), False
+
+    def fsync(fd: int) -> None:
+        synced.append(os.path.samestat(os.fstat(fd), tmp_path.stat()))
+        if failing:
+            raise broken()
+        real(fd)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    handle = await store.create(HEADER)
+    assert synced == [True]
+    await handle.close()
+    await store.delete("s")
+    assert synced == [True, True]
+    failing = True
+    with pytest.raises(StoreError, match="creating failed"):
+        await store.create(HEADER)
+    assert await store.list() == []
+    failing = False
+    await (await store.create(HEADER)).close()
+    assert [one.id for one in await store.list()] == ["s"]
+
+
 async def test_callers_that_wait_share_the_next_write(store: JsonlStore, disk: Disk) -> None:
     handle = await store.create(HEADER)
     disk.writes = disk.syncs = 0

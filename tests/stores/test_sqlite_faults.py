@@ -143,6 +143,27 @@ async def test_a_failed_commit_is_told_and_made_good_later(
     await again.close()
 
 
+async def test_what_a_failed_commit_stored_is_synced_anew(
+    store: SqliteStore, file: Path, disk: Disk, tmp_path: Path
+) -> None:
+    """C148: found done, it may be in a cache whose sync failed; so it is copied once more."""
+    handle = await filled(store, 2)
+    with closing(sqlite3.connect(file)) as other:  # the last one to close would copy it, too
+        other.execute("SELECT count(*) FROM event").fetchone()
+        fill(handle, 2, 3)
+        disk.fail_after = broken()
+        with pytest.raises(StoreError):
+            await handle.flush()
+        disk.heal()
+        await handle.flush()
+        assert handle.durable_seq == 3
+        alone = tmp_path / "without the log.db"
+        shutil.copy(file, alone)
+        with closing(sqlite3.connect(alone)) as copy:
+            assert copy.execute("SELECT count(*) FROM event").fetchone() == (4,)
+    await handle.close()
+
+
 async def test_closing_reports_a_failure_and_lets_go(store: SqliteStore, disk: Disk) -> None:
     handle = await filled(store, 1)
     fill(handle, 1)
