@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from attrs import evolve
 from tests.agent.kit import check, endings, engine_on, play, played
-from tests.agent.rig import Fussy, Life, headers, log, one
+from tests.agent.rig import Fussy, Life, configs, headers, log, one
 from tests.agent.test_headers import (
     CAPABLE,
     IN_HISTORY,
@@ -24,6 +24,7 @@ from tests.agent.test_headers import (
     named,
     on_failure,
     prompts,
+    setting,
 )
 
 from terzetto import Assembly, Enter, InvalidValue, ModelInfo, TurnFailed, UserMessage
@@ -472,3 +473,71 @@ async def test_a_refused_effort_commits_nothing_and_the_next_choice_runs() -> No
         assert life.request() == ["system: P", "user: again"]
         assert type(endings(life.session)[-1]).__name__ == "Completed"
         assert not any(isinstance(e.surface_op, Replace) for e in life.session.events)
+
+
+@played
+async def test_defaults_of_one_route_do_not_go_to_the_next() -> None:
+    """C82: marked values are the adapter's; an explicit one of the same size is the caller's."""
+    model = Fussy(["one", "two", "three", "four"], default_effort="low", default_max_tokens=100)
+    async with one(model) as life:
+        await life.say()
+        model.default_effort = model._default_max_tokens = None
+        life.agent.model.select("scripted", "other")
+        await life.say()
+        with life.hooks.request.listen(setting(max_tokens=100)):
+            model._default_max_tokens = 100
+            await life.say()
+        life.agent.model.select("scripted", "third")
+        model._default_max_tokens = 7
+        await life.say()
+        assert configs(model) == [
+            {"effort": "low", "max_tokens": 100},
+            {},
+            {"max_tokens": 100},
+            {"max_tokens": 100},
+        ]
+        marks = [
+            sorted(e.data.header.adapter_defaults)
+            for e in life.session.events
+            if isinstance(e.data, RequestHeaderEvent)
+        ]
+        assert marks == [["maxTokens", "reasoningEffort"], [], [], []]
+
+
+@played
+async def test_a_mark_that_goes_is_a_change_although_the_value_stays() -> None:
+    """C80, C82."""
+    model = Fussy(["one", "two", "three"], default_max_tokens=100)
+    async with one(model) as life:
+        await life.say()
+        with life.hooks.request.listen(setting(max_tokens=100)):
+            await life.say()
+        await life.say()
+        assert configs(model) == [{"max_tokens": 100}] * 3
+        assert headers(life.session) == ["request/header initial", "request/header change"]
+
+
+@played
+async def test_what_a_route_declares_is_logged_with_the_attempt_that_it_is_new_for() -> None:
+    """C81, C91: also between the attempts of a step, and after a resume only if it differs."""
+    store = MemoryStore()
+    model = Fussy([refuse(500), "one", "two", "three"], infos={"m": ModelInfo(context_window=1)})
+    kept: dict[str, Any] = {"engine": {"store": store}}
+
+    def grow() -> None:
+        model.infos["m"] = ModelInfo(context_window=2)
+
+    async with one(model, **kept, session_id="S") as life:
+        on_failure(life, grow)
+        await life.say()
+        assert [c.context_window for c in contexts(life)] == [1, 2]
+        assert headers(life.session) == ["request/header initial"]
+    async with one(model, **kept, resume="S") as life:
+        await life.say()
+        assert [c.context_window for c in contexts(life)] == [1, 2]
+    model.infos["m"] = IN_HISTORY
+    async with one(model, **kept, resume="S") as life:
+        await life.say()
+        assert [(c.context_window, c.system_prompt_update) for c in contexts(life)][2:] == [
+            (None, "in-history")
+        ]
