@@ -126,6 +126,18 @@ def call_listener(listener: Callable[[V], None], value: V) -> None:
     listener(value)
 
 
+def contained(name: str, listener: Callable[[V], None], value: V) -> BaseException | None:
+    """Call a plain listener of *name*; returns what it stops the program with. A failure of
+    its own is logged."""
+    try:
+        call_listener(listener, value)
+    except Exception as error:  # a listener: somebody else's code
+        logger.error("%s listener failed: %s", name, chain_text(error))
+    except BaseException as error:  # the program is being stopped
+        return error
+    return None
+
+
 async def await_listener(awaitable: Awaitable[D]) -> D:
     """Await an async listener."""
     return await awaitable
@@ -138,10 +150,12 @@ class Notification(_Point[Callable[[V], None]], Generic[V]):
     """
 
     def notify(self, value: V) -> None:
-        delivery = self.delivery(value)
-        delivery.drain()
-        if delivery.stop is not None:
-            raise delivery.stop
+        stop: BaseException | None = None
+        for listener in self.listeners():
+            struck = contained(self.name, listener, value)
+            stop = stop or struck
+        if stop is not None:
+            raise stop
 
     def delivery(self, value: V) -> Delivery[V]:
         """One dispatch, not yet begun: for who must keep several in order."""
@@ -161,12 +175,8 @@ class Delivery(Generic[V]):
     def drain(self) -> None:
         """Call every listener that has not been called yet."""
         while self.waiting:
-            try:
-                call_listener(self.waiting.pop(0), self.value)
-            except Exception as error:  # a listener: somebody else's code
-                logger.error("%s listener failed: %s", self.name, chain_text(error))
-            except BaseException as error:  # the program is being stopped
-                self.stop = self.stop or error
+            struck = contained(self.name, self.waiting.pop(0), self.value)
+            self.stop = self.stop or struck
 
 
 @define(eq=False)

@@ -171,7 +171,8 @@ class Session:
             WrongThread: Called outside the session's thread.
             AgentDisposed: Its agent is gone: nobody would save or follow the event.
         """
-        self.check_thread()
+        if threading.get_ident() != self._thread:  # called once more only to say what is wrong
+            self.check_thread()
         if not self.attached:
             raise AgentDisposed(f"session {self.id!r} is over, its agent is disposed")
         if self._publishing:

@@ -156,6 +156,8 @@ class _Run:
         while True:
             while self.committed < len(self.slots) and self.slots[self.committed].ready:
                 await self._commit(self.slots[self.committed], nursery)
+            if self.committed == total:
+                return
             if not self.draining and cancelled_here():
                 self._drain()
                 continue
