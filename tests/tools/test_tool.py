@@ -684,3 +684,15 @@ def test_a_tool_may_be_built_by_hand() -> None:
     assert made.raw
     assert made.description == "a\ufffd"
     assert made.parse("") == {}
+
+
+def test_what_every_step_asks_is_made_once() -> None:
+    """The same schema, for a step compares it with the last one; a copy has its own."""
+    made = tool(echo)
+    assert made.schema() is made.schema()
+    renamed = attrs.evolve(made, name="renamed")
+    assert renamed.schema() is not made.schema()
+    assert (renamed.schema().name, made.schema().name) == ("renamed", "echo")
+    assert made.is_async is renamed.is_async is True
+    plain = attrs.evolve(renamed, body=lambda x, y: "")
+    assert plain.is_async is False

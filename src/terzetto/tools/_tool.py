@@ -11,6 +11,7 @@ import inspect
 import math
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import cached_property
 from typing import Generic, ParamSpec, TypeAlias, TypeVar, cast, overload
 
 from attrs import field, frozen
@@ -81,9 +82,6 @@ class Tool:
     finalize: Finalizer | None = field(default=None, repr=False)
     max_result_bytes: int | None = field(default=MAX_RESULT_BYTES, repr=False)
     arguments: Arguments | None = field(default=None, repr=False)
-    is_async: bool = field(init=False, repr=False)
-    """Whether the body is awaited; a plain one runs in a worker thread."""
-    _schema: ToolSchema | None = field(default=None, init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
         _check_name(self.name)
@@ -115,8 +113,12 @@ class Tool:
                 f"tool {self.name!r}: expected touches or parallel, got both; a tool with touches "
                 "overlaps others by itself, and is exclusive for a call where touches gives None"
             )
-        # Asked for every call, and it takes as long as the rest of a classification.
-        object.__setattr__(self, "is_async", either(inspect.iscoroutinefunction, self.body))
+
+    # Found out once: every call asks, and it takes as long as the rest of a classification.
+    @cached_property
+    def is_async(self) -> bool:
+        """Whether the body is awaited; a plain one runs in a worker thread."""
+        return either(inspect.iscoroutinefunction, self.body)
 
     @property
     def raw(self) -> bool:
@@ -125,15 +127,13 @@ class Tool:
 
     def schema(self) -> ToolSchema:
         """The tool as the model sees it; always the same object."""
-        # Every step asks, and compares what it got with what was declared before: of one
-        # object that takes no time, however large its parameters are.
-        made = self._schema
-        if made is None:
-            made = ToolSchema(
-                name=self.name, description=self.description, parameters=self.parameters
-            )
-            object.__setattr__(self, "_schema", made)
-        return made
+        return self._schema
+
+    # Made once: every step asks, and compares what it gets with what was declared before.
+    # Of one object that takes no time, however large its parameters are.
+    @cached_property
+    def _schema(self) -> ToolSchema:
+        return ToolSchema(name=self.name, description=self.description, parameters=self.parameters)
 
     def parse(self, arguments: str | None) -> object:
         """What the body will receive: keyword arguments (a mapping), or the raw value.
