@@ -633,6 +633,26 @@ async def test_a_disk_that_hangs_bounds_what_waits_in_memory(level: Durability) 
 
 
 @played
+async def test_who_gives_up_waiting_does_not_let_the_stream_go_on() -> None:
+    """The bound holds however often somebody begins to wait for a disk that hangs, and stops."""
+    store = Timed()
+    async with one(endless(), engine={"store": store, "durability": "lazy"}) as life:
+        store.at["flush"] = trio.sleep_forever
+        life.agent.followup("go")
+        await trio.sleep(10)
+        length = len(life.session.events)
+        assert length > 5_000
+        for _ in range(20):
+            with trio.move_on_after(1) as scope:
+                await life.agent.flush()
+            assert scope.cancelled_caught
+        assert len(life.session.events) == length
+        del store.at["flush"]
+        life.agent.cancel()
+        await life.agent.wait_idle()
+
+
+@played
 async def test_a_cancel_does_not_wait_for_a_write_under_pressure() -> None:
     """A write that has begun cannot be cancelled; so the driver never is the one who began it."""
     disk = SimulatedDisk(Latency(flush=100))

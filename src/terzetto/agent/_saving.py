@@ -193,16 +193,19 @@ class Saving:
             return
         # In the writer's task, so that a cancel need not wait for a disk that hangs.
         failures = self._failures
-        self._quiet = False
         self._listening += 1
         try:
-            self.writer.hurry(self)
-            await self._ended.park()
+            while True:  # woken, too, when somebody gives up a flush of his own
+                self._quiet = False
+                self.writer.hurry(self)
+                await self._ended.park()
+                if self._failures != failures and self.trouble is not None:
+                    self._told = True
+                    raise StoreError(self.trouble.message)
+                if not self._too_far_behind():
+                    return
         finally:
             self._listening -= 1
-        if self._failures != failures and self.trouble is not None:
-            self._told = True
-            raise StoreError(self.trouble.message)
 
     async def _flush(self) -> None:
         if self.handle is None:
