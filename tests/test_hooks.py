@@ -696,3 +696,26 @@ def test_closing_an_inner_scope_leaves_the_outer_one() -> None:
     outer.check_open()
     outer.close()
     assert told == ["i", "o"]
+
+
+@pytest.mark.parametrize("others", [0, 1], ids=["alone", "with another"])
+def test_proceed_may_be_called_again_and_only_counts_when_awaited(others: int) -> None:
+    """The same for a lone listener, which is next to the decision, as for any."""
+    hook: Hook = Waterfall("h")
+    made: list[str] = []
+
+    async def decide(value: str) -> str:
+        made.append(value)
+        return f"[{value}]"
+
+    async def twice(value: str, proceed: Proceed[str, str]) -> str:
+        unused = proceed("never")
+        assert made == []
+        unused.close()  # type: ignore[attr-defined]
+        return await proceed() + await proceed("changed")
+
+    hook.listen(twice)
+    for _ in range(others):
+        hook.listen(lambda value, proceed: proceed())
+    assert driven(hook.run("v", decide)) == "[v][changed]"
+    assert made == ["v", "changed"]

@@ -229,6 +229,12 @@ class Waterfall(_Point[Callable[[V, Proceed[V, D]], Awaitable[D]]], Generic[V, D
         listeners = self.listeners()
         if not listeners:
             return await final(value)
+        if len(listeners) == 1:  # mostly; inside of it is the decision itself
+
+            def proceed(changed: V | object = _SAME, /) -> Awaitable[D]:
+                return final(value if changed is _SAME else changed)  # type: ignore[arg-type]
+
+            return await await_listener(listeners[0](value, proceed))
         return await _Call(listeners, final).step(0, value)
 
 
