@@ -44,6 +44,7 @@ from terzetto.llm.scripted import Hang, ScriptedModel, answer, call, say
 from terzetto.session import replay
 from terzetto.vocabulary import (
     AgentBusy,
+    AgentDisposed,
     AgentExists,
     AssistantMessageEvent,
     CorruptLog,
@@ -1214,6 +1215,36 @@ async def test_a_listener_of_the_end_that_fails_is_contained() -> None:
             pass
         assert engine.agents.get("a") is None
     assert heard == ["agent", "session"]
+
+
+@played
+async def test_a_parent_that_goes_while_the_store_creates_takes_the_child_along() -> None:
+    """C23 C25: it is never composed nor announced, and its handle is closed."""
+    store, heard = Faults(), list[str]()
+    begun, go_on = trio.Event(), trio.Event()
+
+    async def wait() -> None:
+        begun.set()
+        await go_on.wait()
+
+    async def create(engine: Engine, parent: Agent) -> None:
+        with pytest.raises(AgentDisposed):
+            await engine.agents.create(
+                **ROUTE, session_id="child", parent=parent, setup=lambda agent: heard.append("set")
+            )
+
+    async with engine_on(talking(), store=store) as engine, trio.open_nursery() as nursery:
+        parent = await engine.agents.create(**ROUTE, session_id="parent")
+        engine.scope.hooks.session_created.listen(lambda session: heard.append(session.id))
+        store.at["create"] = wait
+        nursery.start_soon(create, engine, parent.agent)
+        await begun.wait()
+        await parent.dispose()
+        go_on.set()
+        await settled()
+        assert heard == []
+        assert not store.owned("child")
+        assert engine.agents.get("child") is None
 
 
 @played

@@ -338,6 +338,18 @@ async def test_a_follower_far_behind_holds_one_page(autojump_clock: trio.abc.Clo
     assert chunks_in(session) == 0
 
 
+async def test_what_closing_made_durable_leaves_memory_as_well() -> None:
+    """Of a session that is over, and that somebody still looks at."""
+    shelf = Shelf()
+    session = shelf.session()
+    said(session, 10)
+    assert chunks_in(session) == 11
+    shelf.events += shelf.waiting  # by closing the write path: nobody is told of that
+    session.detach()
+    assert chunks_in(session) == 0
+    assert await session.read() == shelf.events
+
+
 async def test_a_follower_goes_on_after_the_session_was_detached() -> None:
     shelf = Shelf()
     session = shelf.session()
