@@ -707,7 +707,7 @@ async def test_large_events_of_a_programs_own_are_too_much_as_well() -> None:
     @tool(read_only=True)
     async def note() -> str:
         """Note."""
-        data = {"deep": [{"text": "x" * (3 * 2**20)}]}
+        data: dict[str, object] = {"deep": [{"text": "x" * (3 * 2**20)}]}
         agents[0].session.record("my/note", data, ignorable=True)
         return "ok"
 
