@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from functools import partial
 
 import trio
 import trio.testing
@@ -115,7 +114,7 @@ def cancel(scale: Scale) -> Iterable[Row]:
     found = alternate(
         {
             "ours": Hot(_cancelled, Load(2, 0, calls, tools=("asleep",)), calls),
-            "bare": partial(trio.run, _bare_cancelled, calls),
+            "bare": lambda: trio.run(_bare_cancelled, calls),
         },
         scale,
     )
