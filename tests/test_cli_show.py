@@ -162,6 +162,7 @@ async def test_session_in_use_can_be_shown(tmp_path: Path) -> None:
     ):
         agent.followup("Go.")
         await model.gates.wait_reached("more")
+        await agent.flush()  # so that nothing is written behind while the command looks
         path = tmp_path / "sessions" / "live.jsonl"
         before = (path.read_bytes(), sorted(os.listdir(path.parent)))
         show = partial(run, "show", "live", cwd=tmp_path)
@@ -170,7 +171,7 @@ async def test_session_in_use_can_be_shown(tmp_path: Path) -> None:
         assert "Turn 1  open" in done.stdout
         assert "The log ends here: it is still running, or its process died." in done.stdout
         assert "look here" in done.stdout
-        assert ("  model   Thinking\n" in done.stdout) is (b'"Thinking"' in before[0])
+        assert "  model   Thinking\n" in done.stdout
         assert (path.read_bytes(), sorted(os.listdir(path.parent))) == before
         with pytest.raises(v.SessionLocked):
             await store.open("live")

@@ -45,6 +45,7 @@ from terzetto.vocabulary import (
     AssistantMessage,
     MessageDiscarded,
     Request,
+    StoreError,
     TextBlock,
     ToolResultBlock,
     UserMessage,
@@ -146,9 +147,12 @@ class _Life:
         self._nursery.start_soon(self._watch, agent.session)
 
     async def _watch(self, session: Session) -> None:
-        async for event in session.follow(durable=True):
-            self.ledger.acknowledged(session.id, event)
-            self.aimed.at("acknowledged")
+        try:
+            async for event in session.follow(durable=True):
+                self.ledger.acknowledged(session.id, event)
+                self.aimed.at("acknowledged")
+        except StoreError as error:  # what was durable cannot be read back
+            self.ledger.problem(f"{session.id}: what was durable is not there: {error}")
 
     # --- tools --------------------------------------------------------------------------
 

@@ -287,7 +287,7 @@ def break_it(seed: int) -> int:
     missed = 0
     for defect, kind, level, power, words in SEEDED:
         seen: list[str] = []
-        for attempt in range(5):  # until somebody dies where it shows
+        for attempt in range(20):  # until somebody dies where it shows
             found = kill(kind, level, 3, seed + attempt, defect=defect, power=power)
             seen = [told for told in found.violations if words in told]
             if seen:

@@ -239,7 +239,7 @@ async def test_a_log_that_is_removed_for_good(store: Store, tmp_path: Path) -> N
                     await agent.ask("and now?")
                 assert "removed" in caught.value.failure.message
                 handle = await copy.create(agent.session.header)
-                for event in agent.session.events:
+                for event in whole(agent.session):
                     handle.append(event)
                 await handle.close()
     assert set(engine.unsaved) == {"a"}

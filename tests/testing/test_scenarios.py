@@ -47,8 +47,8 @@ ENDINGS = {
     "unsaved": [],
     "lazy": ["Completed"] * 2,
     "each": ["Completed"] * 2,
-    "reading back": ["Completed"] * 2,
     "behind": ["Completed"],
+    "reading back": ["Completed"] * 2,
 }
 """How the turns of the first session end when nobody strikes."""
 
