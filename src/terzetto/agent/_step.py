@@ -111,7 +111,7 @@ class StepRunner:
         session.append(StepStart(turn, step))
         if self.saving.must_catch_up:
             await self.saving.catch_up()
-        await self._breathe()
+        await trio.lowlevel.checkpoint_if_cancelled()
         finish, cut = await self._ask_model(turn, step, entry, assembly, selection)
         await trio.lowlevel.checkpoint_if_cancelled()
         calls = tuple(owed.call for owed in session.place.owed())
@@ -213,7 +213,7 @@ class StepRunner:
                             assert isinstance(chunk.reason, (ErrorFinish, AbortedFinish))
                             failure = chunk.reason.failure
                             break
-                        self._unparked += 1  # as `_breathe` does, without a coroutine a chunk
+                        self._unparked += 1
                         if self._unparked >= FAIR_AFTER:
                             self._unparked = 0
                             await trio.lowlevel.checkpoint()
@@ -227,14 +227,6 @@ class StepRunner:
                 note_hidden(error, self.session.id)
         await trio.lowlevel.checkpoint_if_cancelled()
         return _Attempt(failure, served, scope.cancel_called)
-
-    async def _breathe(self) -> None:
-        self._unparked += 1
-        if self._unparked >= FAIR_AFTER:
-            self._unparked = 0
-            await trio.lowlevel.checkpoint()
-        else:
-            await trio.lowlevel.checkpoint_if_cancelled()
 
     async def _retries(
         self,

@@ -94,7 +94,7 @@ CALLS: Answers = [
     answer(Delay(0.2), say("Well, "), Delay(0.2), say("well.")),
 ]
 MUCH: Answers = [
-    answer(*map(say, "much to say " * 4), call("act"), call("act")),
+    answer(*map(say, "much to say " * 6), call("act"), call("act")),
     answer(Delay(0.1), "Ok."),
 ]
 

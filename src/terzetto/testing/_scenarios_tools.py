@@ -343,6 +343,11 @@ async def reviewed(stage: Stage) -> None:
         await trio.sleep(0.01)
         return outcome
 
+    async def through(
+        hook: ToolCallHook, proceed: Callable[[], Awaitable[ToolOutcome]]
+    ) -> ToolOutcome:
+        return await proceed()
+
     async def after(
         hook: ToolResultHook, proceed: Callable[[], Awaitable[ToolOutcome]]
     ) -> ToolOutcome:
@@ -356,6 +361,7 @@ async def reviewed(stage: Stage) -> None:
         hooks = engine.scope.hooks
         hooks.tool_pre_execute.listen(before)
         hooks.tool_execute.listen(around)
+        hooks.tool_execute.listen(through)
         hooks.tool_post_execute.listen(after)
         async with stage.open_agent(engine) as agent:
             stage.send("followup", "go")

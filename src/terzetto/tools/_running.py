@@ -65,8 +65,7 @@ class Timer:
     """When it fires, on Trio's clock."""
 
     async def run(self, body: Callable[[], Awaitable[ToolOutcome]]) -> ToolOutcome:
-        if self.seconds is None:
-            return await body()
+        assert self.seconds is not None
         self.deadline = trio.current_time() + self.seconds
         outcome: ToolOutcome | None = None
         failure: BaseException | None = None
