@@ -119,6 +119,8 @@ class _Life:
                 store=store,
                 max_parallel_tool_calls=AT_ONCE,
                 durability=plan.durability,
+                # What recovery may not trust is to be there when somebody dies.
+                write_window=0.001 if plan.defect == "trusts lazy" else 0.25,
             ) as self._engine,
         ):
             if self.chance.random() < 0.5:
