@@ -39,7 +39,7 @@ class Ratio:
         low, high = self.ratio.spread
         return (
             self.name,
-            f"{_time(self.ours.median)} a {self.unit}",
+            f"{_time(self.ours.median)} {'an' if self.unit[0] in 'aeiou' else 'a'} {self.unit}",
             f"{_time(self.floor.median)} {self.against}",
             f"{self.ratio.median:.2f}",
             f"{low:.2f} to {high:.2f}",

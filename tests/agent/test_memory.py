@@ -1,6 +1,6 @@
 """Memory follows the surface, whatever was streamed: objects and blocks counted, no clock.
 
-A session of many chunk events in several messages, on the stores on disk (DESIGN 1, 9).
+A session of many chunk events in several messages, on the stores on disk.
 """
 
 from __future__ import annotations

@@ -112,11 +112,23 @@ def lines(explained: Explained, turns: range | None = None) -> Iterator[Line]:
 
 
 def _request(number: int, growth: Growth) -> Line:
+    counts = (growth.size, growth.shared)
+    return request_line(number, growth, _COLUMNS, counts, f"{growth.new:>13,}")
+
+
+def request_line(
+    number: int,
+    growth: Growth,
+    columns: Sequence[tuple[str, int]],
+    counts: Sequence[int],
+    rest: str,
+) -> Line:
+    """The line of one request in a table whose *columns* are its place, then *counts*."""
     sent = growth.sent
     cells = [f"{number}", f"{sent.turn}", f"{sent.step}", f"{sent.attempt}"]
-    cells += [f"{growth.size:,}", f"{growth.shared:,}"]
-    text = "".join(f"{cell:>{width}}" for cell, (_, width) in zip(cells, _COLUMNS, strict=True))
-    text += f"{growth.new:>13,}"
+    cells += [f"{count:,}" for count in counts]
+    text = "".join(f"{cell:>{width}}" for cell, (_, width) in zip(cells, columns, strict=True))
+    text += rest
     if sent.inherited or not sent.answered:
         return line((f"{text}  {'inherited' if sent.inherited else 'no answer came'}", ("dim",)))
     return line(text)

@@ -19,7 +19,7 @@ from ..llm.openai_chat import OpenAIChat
 from ..session import Growth, canonical
 from ..session._codec import dumps_json, encode_request
 from ..vocabulary import Event, InvalidValue, ModelSelection, PlainJson, Request, SessionHeader
-from ._explain import explain, place, said_route
+from ._explain import explain, place, request_line, said_route
 from ._lines import Line, line
 from ._rerun import rerun
 from ._shelf import decoded, find
@@ -138,14 +138,10 @@ def lines(growths: Sequence[Growth]) -> Iterator[Line]:
 
 
 def _row(number: int, growth: Growth) -> Line:
-    sent = growth.sent
-    cells = [f"{number}", f"{sent.turn}", f"{sent.step}", f"{sent.attempt}"]
-    cells += [f"{len(sent.request.tools):,}", f"{len(sent.request.messages):,}"]
-    text = "".join(f"{cell:>{width}}" for cell, (_, width) in zip(cells, _COLUMNS, strict=True))
-    text += f"{growth.size:>12,}  {digest(sent.request)[:12]}"
-    if sent.inherited or not sent.answered:
-        return line((f"{text}  {'inherited' if sent.inherited else 'no answer came'}", ("dim",)))
-    return line(text)
+    sent = growth.sent.request
+    counts = (len(sent.tools), len(sent.messages))
+    rest = f"{growth.size:>12,}  {digest(sent)[:12]}"
+    return request_line(number, growth, _COLUMNS, counts, rest)
 
 
 def digest(request: Request) -> str:
