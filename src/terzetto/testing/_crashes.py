@@ -167,7 +167,12 @@ class Cut(trio.abc.Instrument):
         if session.id not in disk.lengths:
             return  # its creation had not ended
         before, waiting = whole_log(session, disk), len(disk.unflushed(session.id))
-        started = frozenset(b.call_id for b in self.stage.bodies if b.agent_id == session.id)
+        waits_for_all = session.header.durability == "each"
+        started = frozenset(
+            body.call_id
+            for body in self.stage.bodies
+            if body.agent_id == session.id and (waits_for_all or not body.read_only)
+        )
         ways = {"nothing unflushed kept": (0, False)}
         if waiting:
             ways["half kept, torn"] = (waiting // 2, True)

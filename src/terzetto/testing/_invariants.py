@@ -48,7 +48,8 @@ from ._input import InputFold
 class BodyRecord:
     """One tool body that ran. Positions are numbers of events in the log at that moment.
 
-    *agent_id*: of the agent that ran it, None if nobody noted it.
+    *agent_id*: of the agent that ran it, None if nobody noted it. *read_only*: it has no
+    effect, so it need not wait until its call is stored.
     """
 
     call_id: CallId
@@ -57,6 +58,7 @@ class BodyRecord:
     left_at: int | None = None
     returned: bool = False
     agent_id: SessionId | None = None
+    read_only: bool = False
 
 
 @frozen

@@ -79,6 +79,7 @@ class Stage:
     _ids: int = 0
     _left: list[Callable[[], EngineStatistics]] = field(factory=list)
     _running: set[tuple[int, int]] = field(factory=set)
+    _read_only: set[str] = field(factory=set, init=False)
 
     @asynccontextmanager
     async def open_engine(
@@ -163,6 +164,8 @@ class Stage:
         For tools that are not given to `open_engine`.
         """
         given, injected = tool.injects, tool.injects or "terzetto_run"
+        if tool.read_only:
+            self._read_only.add(tool.name)
 
         def taken(kwargs: dict[str, object]) -> ToolRun:
             run = kwargs[injected]
@@ -199,6 +202,7 @@ class Stage:
     def _recorded(self, run: ToolRun, cancelled: bool) -> Iterator[None]:
         events = run.agent.session.events
         record = BodyRecord(run.call_id, len(events), cancelled, agent_id=run.agent.id)
+        record.read_only = run.name in self._read_only
         self.bodies.append(record)
         try:
             self._strike_inside("body")
