@@ -1,9 +1,10 @@
-"""``python -m benchmarks._idle {memory,wake,share} AGENTS``: many agents, in a process of
-their own. Prints JSON.
+"""``python -m benchmarks._idle {memory,wake,wake-defaults,share} AGENTS``: many agents, in
+a process of their own. Prints JSON.
 
 - ``memory``: what each idle agent is, fresh and after one turn: bytes, tracked objects.
-- ``wake``: seconds from a message to the request for it, of idle agents among busy ones.
-- ``share``: the processor's time of each of many busy agents, of which one only streams.
+- ``wake``: seconds from a message to the request for it, of idle agents among busy ones; with
+  the garbage collector as a host of this size sets it, or with its defaults.
+- ``share``: how alike many busy agents are in what they get, of which one only streams.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import json
 import random
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager
 
 import trio
@@ -90,23 +91,33 @@ async def memory(count: int) -> dict[str, float]:
 
 
 async def wake(count: int) -> list[float]:
+    """With the collector set as suits a program of this size."""
+    return await woken(count, suited=True)
+
+
+async def wake_defaults(count: int) -> list[float]:
+    """With the collector as Python sets it."""
+    return await woken(count, suited=False)
+
+
+async def woken(count: int, *, suited: bool) -> list[float]:
     """A tenth of the idle agents, at most a thousand, woken over two seconds."""
     async with opened() as (engine, models):
         idle, busy = await made(engine, "short", count), await made(engine, "busy", BUSY)
-        # What a host of this size does; the engine changes no setting of the whole process.
         gc.collect()
-        gc.freeze()
-        gc.set_threshold(5_000, 5, 1_000)
+        if suited:  # by the host: the engine changes no setting of the whole process
+            gc.freeze()
+            gc.set_threshold(5_000, 5, 1_000)
         for agent in busy:
             agent.followup("Work.")
         await trio.sleep(0.2)
-        woken = random.Random(0).sample(idle, min(1_000, max(1, count // 10)))
+        chosen = random.Random(0).sample(idle, min(1_000, max(1, count // 10)))
         sent: dict[str, float] = {}
-        for agent in woken:
-            await trio.sleep(2 / len(woken))
+        for agent in chosen:
+            await trio.sleep(2 / len(chosen))
             sent[agent.id] = time.perf_counter()
             agent.followup("Work.")
-        for agent in woken:
+        for agent in chosen:
             await agent.wait_idle()
         for agent in busy:
             agent.cancel()
@@ -117,13 +128,35 @@ async def wake(count: int) -> list[float]:
 
 
 class Stopwatch(trio.abc.Instrument):
-    """The processor's time of every agent, its tools' tasks included."""
+    """What every agent has had, its tools' tasks included: passes of the scheduler in which its
+    driver ran, and the processor's time with and without the garbage collector's.
+
+    A collection is counted for whoever made the object too many, and looks at everybody's.
+    """
 
     def __init__(self) -> None:
+        self.passes: dict[str, int] = {}
         self.spent: dict[str, float] = {}
-        self._began = 0.0
+        self.worked: dict[str, float] = {}
+        self._began = self._collecting = self._collected = 0.0
+
+    def __enter__(self) -> Stopwatch:
+        gc.callbacks.append(self._collector)
+        trio.lowlevel.add_instrument(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        trio.lowlevel.remove_instrument(self)
+        gc.callbacks.remove(self._collector)
+
+    def _collector(self, phase: str, info: dict[str, int]) -> None:
+        if phase == "start":
+            self._collecting = time.thread_time()
+        else:
+            self._collected += time.thread_time() - self._collecting
 
     def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self._collected = 0.0
         self._began = time.thread_time()
 
     def after_task_step(self, task: trio.lowlevel.Task) -> None:
@@ -133,29 +166,50 @@ class Stopwatch(trio.abc.Instrument):
             above = looked.parent_nursery
             looked = above.parent_task if above is not None else None
         if looked is not None:
-            self.spent[looked.name] = self.spent.get(looked.name, 0.0) + took
+            name = looked.name
+            self.passes[name] = self.passes.get(name, 0) + (looked is task)
+            self.spent[name] = self.spent.get(name, 0.0) + took
+            self.worked[name] = self.worked.get(name, 0.0) + took - self._collected
 
 
-async def share(count: int) -> list[float]:
-    """For as long as it takes that everybody has had some turns of the loop."""
+def jain(values: Iterable[float]) -> float:
+    """Jain's index: 1 if all have the same, one divided by their number if one has it all."""
+    found = list(values)
+    return sum(found) ** 2 / (len(found) * sum(value * value for value in found))
+
+
+async def share(count: int) -> dict[str, float]:
+    """All but one do steps without end, one streams without end; what each gets of so many
+    passes of the scheduler as it takes for everybody to do some steps."""
     async with opened() as (engine, _):
         agents = await made(engine, "busy", count - 1) + await made(engine, "stream", 1)
         for agent in agents:
             agent.followup("Work.")
-        for _ in range(50):  # past the beginnings of turns, which are not alike
+        for _ in range(20):  # past the beginnings of turns, which are not alike
             await trio.lowlevel.checkpoint()
         gc.collect()
-        watch = Stopwatch()
-        trio.lowlevel.add_instrument(watch)
-        for _ in range(200):
-            await trio.lowlevel.checkpoint()
-        trio.lowlevel.remove_instrument(watch)
+        done = [agent.session.place.last_step for agent in agents[:-1]]
+        with Stopwatch() as watch:
+            for _ in range(80):
+                await trio.lowlevel.checkpoint()
+        steps = [
+            agent.session.place.last_step - before
+            for agent, before in zip(agents[:-1], done, strict=True)
+        ]
         for agent in agents:
             agent.cancel()
         assert len(watch.spent) == count
-        return list(watch.spent.values())
+        streams = watch.worked[f"terzetto agent {agents[-1].id}"]
+        return {
+            "passes": jain(watch.passes.values()),
+            "steps of the others": jain(steps),
+            "time": jain(watch.worked.values()),
+            "time and collections": jain(watch.spent.values()),
+            "the streaming one": streams * count / sum(watch.worked.values()),
+        }
 
 
 if __name__ == "__main__":
-    what = {"memory": memory, "wake": wake, "share": share}[sys.argv[1]]
+    kinds = {"memory": memory, "wake": wake, "wake-defaults": wake_defaults, "share": share}
+    what = kinds[sys.argv[1]]
     print(json.dumps(trio.run(what, int(sys.argv[2]))))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import trio
-from benchmarks import agents, batches, doors, steps, streams
+from benchmarks import _idle, agents, batches, doors, steps, streams
 from benchmarks._hot import Engaged, Hot, batches_of, on_disk, one_by_one, turn_of
 from benchmarks._run import Parts, run
 from benchmarks._sse import writes
@@ -52,10 +52,12 @@ def test_agents_are_counted_and_timed(tmp_path: Path) -> None:
     ratios = [row for row in rows.values() if row["kind"] == "ratio"]
     assert [row["budget"] for row in ratios] == [4]
     counts = {name: row["value"] for name, row in rows.items() if row["kind"] == "count"}
-    assert len(counts) == 4 + 3 + 1
-    assert all(value > 0 for name, value in counts.items() if "Jain" not in name)
-    (unfair,) = (value for name, value in counts.items() if "Jain" in name)
-    assert 0 <= unfair < 1
+    lost = [value for name, value in counts.items() if "streams without end" in name]
+    assert len(counts) == 4 + 6 + 5
+    assert len(lost) == 5
+    assert all(value > 0 for name, value in counts.items() if "streams" not in name)
+    assert all(-1e-9 < value < 1 for value in lost[:4])
+    assert 0 < lost[4] < 10
 
 
 def test_a_module_of_its_own_is_a_command_too() -> None:
@@ -130,5 +132,5 @@ def test_the_served_stream_has_so_many_deltas_in_a_write() -> None:
 
 
 def test_a_share_that_one_takes_for_itself_is_seen() -> None:
-    assert agents._jain([1.0] * 10) == pytest.approx(1)
-    assert agents._jain([0.0] * 9 + [1.0]) == pytest.approx(0.1)
+    assert _idle.jain([1.0] * 10) == pytest.approx(1)
+    assert _idle.jain([0.0] * 9 + [1.0]) == pytest.approx(0.1)
