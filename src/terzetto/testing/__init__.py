@@ -8,6 +8,7 @@ from ._disk import (
     Latency as Latency,
     SimulatedDisk as SimulatedDisk,
 )
+from ._effects import Effect as Effect, Effects as Effects
 from ._explorer import (
     Report as Report,
     Violation as Violation,
@@ -40,5 +41,12 @@ from ._store_check import (
     BrokenStore as BrokenStore,
     StoreVerdict as StoreVerdict,
     check_store as check_store,
+)
+from ._tool_check import check_tool as check_tool
+from ._verdicts import (
+    VERDICTS as VERDICTS,
+    CheckReport as CheckReport,
+    Defects as Defects,
+    Verdict as Verdict,
 )
 from ._virtual import Hung as Hung, play as play
