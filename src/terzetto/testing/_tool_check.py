@@ -20,7 +20,8 @@ from ._places import place
 from ._stage import SOURCES, Stage
 from ._tool_declares import declared, encoded, overlapping, unchecked
 from ._tool_trials import Call, ToolTrials, nothing
-from ._trial import Around, Strike, Trial, strikes
+from ._trial import Around, Trial
+from ._trial_facts import Strike, strikes
 from ._verdicts import VERDICTS, CheckReport, Verdict
 
 MakeTool = Callable[[], Tool]

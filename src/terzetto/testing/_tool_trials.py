@@ -32,7 +32,8 @@ from ..vocabulary import (
 )
 from ._effects import Effects
 from ._leftovers import GRACE, Leftovers
-from ._trial import Around, Body, Strike, Trial
+from ._trial import Around, Body, Trial
+from ._trial_facts import Strike
 
 Call = Mapping[str, object]
 

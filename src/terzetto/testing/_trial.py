@@ -11,23 +11,23 @@ import contextvars
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
 from types import FrameType
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import trio
-from attrs import define, evolve, field, frozen
+from attrs import define, evolve, field
 
-from ..vocabulary import chain_text, single
+from ..vocabulary import single
 from ._effects import Effect, Effects
 from ._leftovers import GRACE
-from ._places import is_users, now_at, place, raised_at, shield_at, users_frames, waits_at
+from ._places import is_users, now_at, place, shield_at, users_frames, waits_at
 from ._stopwatch import Stopwatch
 from ._trial_clock import Threads, TrialClock, Unending
+from ._trial_facts import Delivery, Ending, Strike, cancelled_part, ended, has_cancelled
 from ._virtual import _Repeatable
 
-How: TypeAlias = Literal["cancel", "deadline"]
 Around: TypeAlias = Callable[[], AbstractAsyncContextManager[object]]
 Body: TypeAlias = Callable[[], Awaitable[object]]
 
@@ -37,38 +37,6 @@ MAX_STEPS_CANCELLED = 5_000
 _MOST = 100
 """Deliveries that are remembered."""
 _NOT_OURS = {"decimal_context", "current_async_library_cvar", "sniffio"}
-
-
-@frozen
-class Strike:
-    """Cancel before or after a step: at the *moment*-th one, counted from 1."""
-
-    moment: int
-    how: How = "cancel"
-
-
-@frozen
-class Ending:
-    """How the function ended. *cancelled*: with its cancellation, alone or in a group;
-    *rest*: what else it raised, in words, and *place*, where. *group*: both at once."""
-
-    returned: bool = False
-    value: object = None
-    cancelled: bool = False
-    rest: str | None = None
-    kind: str = ""
-    place: str | None = None
-
-
-@frozen
-class Delivery:
-    """The cancellation reached *task* when it waited at *place*; *effects* had happened."""
-
-    task: trio.lowlevel.Task | None = field(repr=False)
-    place: str | None
-    effects: int
-    seen: object = None
-    main: bool = True
 
 
 @define(eq=False, repr=False)
@@ -182,13 +150,13 @@ class Trial(trio.abc.Instrument):
                 self.ending = Ending(returned=True, value=value)
             except BaseException as raised:
                 error = raised
-                self.ending = _ended(raised)
+                self.ending = ended(raised)
             # No checkpoint from here on: what is looked at is as the function left it.
             self._ended(before)
             stop = isinstance(error, KeyboardInterrupt)
             if error is not None and (stop or self.ending.cancelled):
                 try:
-                    raise error if stop else _cancelled_part(error)
+                    raise error if stop else cancelled_part(error)
                 finally:
                     del error
 
@@ -342,7 +310,7 @@ class Trial(trio.abc.Instrument):
     def _inside(self, frame: FrameType, event: str, arg: Any) -> Any:
         if self._task is None:
             return None
-        if event == "exception" and _has_cancelled(arg[1]):
+        if event == "exception" and has_cancelled(arg[1]):
             self._last, self.swallowed_at = frame, None
         elif event == "line" and frame is self._last and self.swallowed_at is None:
             self.swallowed_at = place(frame.f_code.co_filename, frame.f_lineno)
@@ -393,43 +361,3 @@ def _sleeps(task: trio.lowlevel.Task) -> bool:
 def _is_trios(task: trio.lowlevel.Task) -> bool:
     code = getattr(task.coro, "cr_code", None)
     return code is not None and not is_users(code)
-
-
-def _has_cancelled(error: BaseException) -> bool:
-    if isinstance(error, BaseExceptionGroup):
-        return error.subgroup(trio.Cancelled) is not None
-    return isinstance(error, trio.Cancelled)
-
-
-def _cancelled_part(error: BaseException) -> BaseException:
-    if isinstance(error, BaseExceptionGroup):
-        part = error.subgroup(trio.Cancelled)
-        assert part is not None
-        return part
-    return error
-
-
-def _ended(error: BaseException) -> Ending:
-    cancelled = _has_cancelled(error)
-    rest: BaseException | None = error
-    if cancelled:
-        split = error.split(trio.Cancelled)[1] if isinstance(error, BaseExceptionGroup) else None
-        rest = split
-    if rest is None:
-        return Ending(cancelled=True)
-    inner: BaseException = rest
-    while isinstance(inner, BaseExceptionGroup) and len(inner.exceptions) == 1:
-        inner = inner.exceptions[0]
-    return Ending(
-        cancelled=cancelled,
-        rest=f"{type(inner).__name__}: {chain_text(inner)}"[:300],
-        kind=type(inner).__name__,
-        place=raised_at(inner.__traceback__) or raised_at(error.__traceback__),
-    )
-
-
-def strikes(moments: int, limit: int, hows: Sequence[How]) -> Iterator[Strike]:
-    """Strikes at *moments*, evenly at most *limit* of them."""
-    stride = max(1, -(-moments * len(hows) // limit))
-    every = [Strike(m, how) for m in range(1, moments + 1) for how in hows]
-    return iter(every[::stride])
