@@ -221,7 +221,7 @@ def unadmitted(log: Sequence[Event]) -> dict[InboxTarget, list[UserMessage]]:
             gone = {message.id for message in data.inserted}
         elif isinstance(data, UserMessageEvent):
             gone = {data.message.id}
-        elif letter(event) in ("h", "x", "d", "c", "f", "M", "s"):
+        elif letter(event) in ("h", "x", "d", "c", "f", "M"):
             claimed = {"next-step": [], "next-turn": []}
         claimed = {
             target: [m for m in messages if m.id not in gone]

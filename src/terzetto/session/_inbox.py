@@ -25,7 +25,6 @@ from ..vocabulary import (
     MessageId,
     RequestContextEvent,
     RequestHeaderEvent,
-    StepEnd,
     TurnEnd,
     UserMessage,
     UserMessageEvent,
@@ -35,14 +34,14 @@ TARGETS: tuple[InboxTarget, InboxTarget] = ("next-step", "next-turn")
 """In the order in which they are claimed, cleared and put back."""
 
 # After these of a step its batch is admitted: what was claimed and not entered was set
-# aside by a decision, and is consumed.
+# aside by a decision, and is consumed. Not after `step/end`: a step that failed before its
+# admission has one, too, and a crash may come between it and the end of its turn.
 _ADMITTED = (
     RequestHeaderEvent,
     RequestContextEvent,
     DeveloperMessageEvent,
     AssistantChunk,
     AssistantMessageEvent,
-    StepEnd,
     TurnEnd,
 )
 

@@ -49,4 +49,5 @@ from ._verdicts import (
     Defects as Defects,
     Verdict as Verdict,
 )
+from ._turn_machine import check_trace as check_trace
 from ._virtual import Hung as Hung, play as play

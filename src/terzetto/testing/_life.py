@@ -1,7 +1,8 @@
 """One run of a scenario, struck once; and a second life of its session.
 
-What must hold afterwards: the eight invariants of every log, the host's own cancellation,
-the scenario's expectations, and a valid request from the session when it is resumed.
+What must hold afterwards: of every log the eight invariants and the turn machine, the host's
+own cancellation, the scenario's expectations, and a valid request from the session when it is
+resumed.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from ._invariants import Evidence, check_invariants, history_is_valid
 from ._recording import MakeAdapter, Recording
 from ._requests import check_requests
 from ._stage import Source, Stage, Ticks
+from ._turn_machine import check_trace
 from ._virtual import Hung, play, tasks, where
 from ._whole import whole_log
 
@@ -94,7 +96,7 @@ def _run(play_: Play, source: Source | None, point: int) -> Outcome:
             stage.reviewed,
             stage.set_aside,
         )
-        problems += play_.invariants(evidence) + _drift(session, events)
+        problems += play_.invariants(evidence) + _drift(session, events) + check_trace(events)
         if session is {one.id: one for one in stage.sessions}[session.id]:  # not resumed since
             asked = [r for r in stage.adapter.requests if r.session_id == session.id]
             problems += [f"8. {p}" for p in check_requests(session.header, events, asked)]
@@ -231,6 +233,7 @@ def resume(play_: Play, session_id: SessionId, store: Store) -> Resumed:
         problems.append(f"8. the second life failed: {type(error).__name__}: {error}")
     if found.session is not None:
         found.events = whole_log(found.session, store)
+        problems.extend(check_trace(found.events))
     return found
 
 
