@@ -43,11 +43,11 @@ from ._store_check import (
     check_store as check_store,
 )
 from ._tool_check import check_tool as check_tool
+from ._turn_machine import check_trace as check_trace
 from ._verdicts import (
     VERDICTS as VERDICTS,
     CheckReport as CheckReport,
     Defects as Defects,
     Verdict as Verdict,
 )
-from ._turn_machine import check_trace as check_trace
 from ._virtual import Hung as Hung, play as play
