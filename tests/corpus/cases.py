@@ -101,7 +101,7 @@ class Case:
     options: dict
 
     def check(self) -> CheckReport:
-        options = {"around": world.fresh, "effects": world.effects, "engine": False}
+        options = {"around": world.fresh, "effects": world.effects, "engine": False, "limit": 30}
         world.later = threading.Event()
         try:
             return check_tool(self.tool, self.calls, **(options | self.options))
