@@ -328,10 +328,10 @@ class Agents(AgentRegistry):
             del self._acquiring[agent_id]
             self.release(agent_id)
 
-        assert self.nursery is not None
+        nursery = self._owner(None)  # a parent may outlive the engine's block by a tick
         task = Acquisition(acquire, discard, finished, self.shutdown_timeout)
         self._acquiring[agent_id] = task
-        self.nursery.start_soon(task.run, name=f"terzetto opens {agent_id}")
+        nursery.start_soon(task.run, name=f"terzetto opens {agent_id}")
         try:
             return await task.wait()
         finally:

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from weakref import WeakKeyDictionary
 
 import trio
-from attrs import Attribute, define, field
+from attrs import Attribute, define, evolve, field
 
 from ..agent import Agent, AgentScope, FailureDecision, PreStep, RequestFailed, Retry, StepDecision
 from ..hooks import Proceed, Registration
@@ -315,6 +315,7 @@ class Compaction:
                         f"a summary {size if summary else 'without text'} was refused",
                         "COMPACTION_REFUSED",
                     )
+                message = evolve(message, id=session.new_id())
                 bracket.commit(cut.start, cut.end, message, summary)
                 return summary
 

@@ -1,4 +1,4 @@
-"""What your own tests can import: the explorer of cancellations and its invariants."""
+"""What your own tests can import: the explorer of cancellations, simulations, invariants."""
 
 from ._checkpoints import Checkpoint as Checkpoint, Checkpoints as Checkpoints
 from ._crashes import explore_crashes as explore_crashes
@@ -34,6 +34,10 @@ from ._invariants import (
 )
 from ._life import Scenario as Scenario
 from ._requests import check_requests as check_requests
+from ._simulate_judge import SessionCheck as SessionCheck
+from ._simulate_plan import Simulation as Simulation
+from ._simulate_run import Simulated as Simulated, simulate as simulate
+from ._simulate_shrink import shrink as shrink
 from ._stage import SOURCES as SOURCES, Source as Source, Stage as Stage
 from ._store_check import (
     STORE_LAWS as STORE_LAWS,

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import ctypes
 import math
-import random
 import sys
 import threading
 import time
@@ -24,6 +23,8 @@ import trio
 from attrs import define, field
 from trio import _threads
 from trio._core import _run
+
+from ._pinned import pinned
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -73,7 +74,7 @@ def play(
     threads = _Threads()
     clock = _Clock(max_seconds, max_steps, threads)
     hooks = sys.get_asyncgen_hooks()
-    with _Repeatable(seed), threads:
+    with pinned(seed), threads:
         try:
             return trio.run(
                 main,
@@ -176,28 +177,6 @@ def where(task: trio.lowlevel.Task) -> str:
 
 def _is_trios(task: trio.lowlevel.Task) -> bool:
     return task.name.startswith("<")
-
-
-# --- a repeatable scheduler -----------------------------------------------------------
-
-
-@define(eq=False)
-class _Repeatable:
-    """Makes Trio's choice among runnable tasks follow from *seed*, as hypothesis does."""
-
-    seed: int
-    _before: bool = field(default=False, init=False)
-
-    def __enter__(self) -> None:
-        if hasattr(_run, "_ALLOW_DETERMINISTIC_SCHEDULING"):
-            self._before = _run._ALLOW_DETERMINISTIC_SCHEDULING
-            _run._ALLOW_DETERMINISTIC_SCHEDULING = True  # type: ignore[misc]
-        if isinstance(getattr(_run, "_r", None), random.Random):
-            _run._r.seed(self.seed)
-
-    def __exit__(self, *error: object) -> None:
-        if hasattr(_run, "_ALLOW_DETERMINISTIC_SCHEDULING"):
-            _run._ALLOW_DETERMINISTIC_SCHEDULING = self._before  # type: ignore[misc]
 
 
 # --- threads --------------------------------------------------------------------------
