@@ -22,11 +22,11 @@ from attrs import define, evolve, field
 from ..vocabulary import single
 from ._effects import Effect, Effects
 from ._leftovers import GRACE
+from ._pinned import pinned
 from ._places import is_users, now_at, place, shield_at, users_frames, waits_at
 from ._stopwatch import Stopwatch
 from ._trial_clock import Threads, TrialClock, Unending
 from ._trial_facts import Delivery, Ending, Strike, cancelled_part, ended, has_cancelled
-from ._virtual import _Repeatable
 
 Around: TypeAlias = Callable[[], AbstractAsyncContextManager[object]]
 Body: TypeAlias = Callable[[], Awaitable[object]]
@@ -105,7 +105,7 @@ class Trial(trio.abc.Instrument):
         self.effects.clear()
         hooks = sys.get_asyncgen_hooks()
         self._thread = threading.get_ident()
-        with _Repeatable(self.seed), self._threads, self._sampled():
+        with pinned(self.seed), self._threads, self._sampled():
             try:
                 trio.run(self._main, clock=self._clock, instruments=[self])
             except trio.TrioInternalError as error:
