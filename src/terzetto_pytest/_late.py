@@ -16,9 +16,9 @@ from terzetto.llm.scripted import ScriptedModel, ScriptSource
 from terzetto.testing import SOURCES, Scenario, Source, Stage, explore
 from terzetto.testing._explorer import makers, problems_of
 from terzetto.testing._life import Play, ctrl_c_heard, run
+from terzetto.testing._pinned import pinned
 from terzetto.testing._stage import Ticks
 from terzetto.testing._trace import traced
-from terzetto.testing._virtual import _Repeatable
 from terzetto.vocabulary import MessageId
 
 _SHOWN = 10
@@ -136,7 +136,7 @@ def _show_point(
 @contextmanager
 def pinned(seed: int) -> Iterator[None]:
     """Trio's choice among runnable tasks follows from *seed*."""
-    with _Repeatable(seed):
+    with pinned(seed):
         yield
 
 
