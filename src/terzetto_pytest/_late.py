@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from itertools import count
 from typing import Any, Protocol, cast
 
@@ -16,7 +16,7 @@ from terzetto.llm.scripted import ScriptedModel, ScriptSource
 from terzetto.testing import SOURCES, Scenario, Source, Stage, explore
 from terzetto.testing._explorer import makers, problems_of
 from terzetto.testing._life import Play, ctrl_c_heard, run
-from terzetto.testing._pinned import pinned
+from terzetto.testing._pinned import pinned as pinned
 from terzetto.testing._stage import Ticks
 from terzetto.testing._trace import traced
 from terzetto.vocabulary import MessageId
@@ -131,13 +131,6 @@ def _show_point(
 
 
 # --- pinned scheduling ------------------------------------------------------------------------
-
-
-@contextmanager
-def pinned(seed: int) -> Iterator[None]:
-    """Trio's choice among runnable tasks follows from *seed*."""
-    with pinned(seed):
-        yield
 
 
 # --- a scripted engine ------------------------------------------------------------------------
