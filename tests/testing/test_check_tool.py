@@ -116,7 +116,7 @@ def test_engine_has_its_say():
         ([{"seconds": "soon"}], {}, "patient refuses"),
         ([{}], {}, "patient refuses"),
         ([{"seconds": object()}], {}, "in JSON"),
-        ([{"seconds": 1}], {"ignore": ["slow"]}, "there is no verdict 'slow'"),
+        ([{"seconds": 1}], {"ignore": ["lazy"]}, "there is no verdict 'lazy'"),
     ],
 )
 def test_bad_input_is_refused(calls, options, said):

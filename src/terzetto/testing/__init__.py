@@ -26,6 +26,7 @@ from ._faulty_store import (
     FaultyReader as FaultyReader,
     FaultyStore as FaultyStore,
 )
+from ._hook_check import check_hook as check_hook
 from ._invariants import (
     BodyRecord as BodyRecord,
     Evidence as Evidence,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 
 import trio
@@ -30,18 +30,11 @@ from ..vocabulary import (
     UserMessage,
     new_message_id,
 )
-from ._effects import Effects
-from ._leftovers import GRACE, Leftovers
-from ._trial import Around, Body, Trial
-from ._trial_facts import Strike
+from ._places import place
+from ._trial import Body, Trial
+from ._trials import Trials
 
 Call = Mapping[str, object]
-
-
-@asynccontextmanager
-async def nothing() -> AsyncIterator[None]:
-    """What is around a run when nothing is."""
-    yield
 
 
 @define(eq=False)
@@ -84,16 +77,10 @@ class StandIn:
 
 
 @define(eq=False, kw_only=True)
-class ToolTrials:
-    """Runs calls of a tool, and counts the runs. *mutated* are parameters that a call changed."""
+class ToolTrials(Trials[Call]):
+    """Runs calls of a tool. *mutated* are parameters that a call changed."""
 
     tool: Tool
-    around: Around
-    effects: Effects
-    probe: Callable[[], object] | None
-    patience: float
-    runs: int = 0
-    points: int = 0
     mutated: list[str] = field(factory=list)
 
     def parsed(self, call: Call) -> object:
@@ -109,33 +96,31 @@ class ToolTrials:
         except InvalidValue as error:
             raise InvalidValue(f"calls: {self.tool.name} refuses {text:.200}: {error}") from None
 
-    def run(
-        self,
-        call: Call,
-        strike: Strike | None = None,
-        *,
-        seed: int = 0,
-        collect: bool = False,
-        hasty: bool = False,
-        precise: bool = False,
-        find_swallow: bool = False,
-        sample_after: float | None = None,
-    ) -> tuple[Trial, Leftovers]:
-        """One call, and what it left."""
+    def body_of(self, call: Call) -> Body:
         parsed = self.parsed(call)
         before = _copied(parsed)
-        trial = self._run(partial(self._body, parsed), strike, seed, find_swallow, sample_after)
-        trial.watch.precise = precise
-        trial.grace = 0.0 if hasty else GRACE
-        with Leftovers(collect=collect, grace=trial.grace) as left:
-            trial.run()
-        if isinstance(parsed, Mapping):
-            self.mutated += [name for name in before if _differ(parsed.get(name), before[name])]
-        return trial, left
+
+        async def body() -> object:
+            try:
+                return await self._body(parsed)
+            finally:
+                if isinstance(parsed, Mapping):
+                    self.mutated += [n for n in before if _differ(parsed.get(n), before[n])]
+
+        return body
+
+    def shown(self, call: Call) -> str:
+        words = ", ".join(f"{name}={value!r:.40}" for name, value in call.items())
+        return f"({words})"
+
+    @property
+    def begins_at(self) -> str | None:
+        code = getattr(self.tool.body, "__code__", None)
+        return None if code is None else place(code.co_filename, code.co_firstlineno)
 
     def run_parsed(self, arguments: object) -> Trial:
         """One call of a raw tool with whatever a model may have written."""
-        return self._run(partial(self._body, arguments), None, 0, False, None).run()
+        return self.trial(partial(self._body, arguments)).run()
 
     def together(self, calls: Sequence[Call], seed: int, *, overlap: bool) -> Trial:
         """Several calls in one run, at once or one after the other; the value of its ending is
@@ -160,29 +145,7 @@ class ToolTrials:
                     await one(index)
             return results
 
-        return self._run(body, None, seed, False, None).run()
-
-    def _run(
-        self,
-        body: Body,
-        strike: Strike | None,
-        seed: int,
-        find_swallow: bool,
-        sample_after: float | None,
-    ) -> Trial:
-        self.runs += 1
-        self.points += strike is not None
-        return Trial(
-            body,
-            self.around,
-            strike,
-            effects=self.effects,
-            probe=self.probe,
-            seed=seed,
-            patience=self.patience,
-            find_swallow=find_swallow,
-            sample_after=sample_after,
-        )
+        return self.trial(body, None, seed).run()
 
     async def _body(self, parsed: object) -> object:
         run = ToolRun(CallId("call"), self.tool.name, StandIn())

@@ -79,6 +79,7 @@ class Trial(trio.abc.Instrument):
 
     _task: trio.lowlevel.Task | None = None
     _owned: dict[trio.lowlevel.Task, None] = field(factory=dict)
+    _trios: set[trio.lowlevel.Task] = field(factory=set)
     _scope: trio.CancelScope = field(factory=trio.CancelScope)
     _threads: Threads = field(factory=Threads)
     _clock: TrialClock = field(init=False)
@@ -168,7 +169,7 @@ class Trial(trio.abc.Instrument):
             if known is not value and variable.name not in _NOT_OURS:
                 self.context.append(variable.name)
         for task in self._living():
-            if task is not self._task and not _is_trios(task):
+            if task is not self._task and task not in self._trios:
                 where_begun = place(task.coro.cr_code.co_filename, task.coro.cr_code.co_firstlineno)
                 self.tasks_left.append(f"{task.name.rpartition('.')[2]} ({where_begun})")
         self._task = None
@@ -180,6 +181,7 @@ class Trial(trio.abc.Instrument):
     def _forget(self) -> None:
         """Let go of tasks and frames, so that what they hold is freed before it is counted."""
         self._owned.clear()
+        self._trios.clear()
         self._threads.works.clear()
         self.deliveries = [evolve(heard, task=None) for heard in self.deliveries]
         self._last = None
@@ -191,6 +193,8 @@ class Trial(trio.abc.Instrument):
             return
         if trio.lowlevel.current_task() in self._owned:
             self._owned[task] = None
+            if _spawned_by_trio():
+                self._trios.add(task)
 
     def task_exited(self, task: trio.lowlevel.Task) -> None:
         self._owned.pop(task, None)
@@ -358,6 +362,9 @@ def _sleeps(task: trio.lowlevel.Task) -> bool:
     )
 
 
-def _is_trios(task: trio.lowlevel.Task) -> bool:
-    code = getattr(task.coro, "cr_code", None)
-    return code is not None and not is_users(code)
+def _spawned_by_trio() -> bool:
+    """Whether Trio began the task that is being spawned for itself, and not for its caller."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and frame.f_globals.get("__name__", "").startswith("trio._core."):
+        frame = frame.f_back
+    return frame is not None and frame.f_globals.get("__name__", "").startswith("trio.")

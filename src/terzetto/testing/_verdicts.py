@@ -42,6 +42,7 @@ VERDICTS: Mapping[str, str] = MappingProxyType(
         "wrong-touches": "touches something else than it declares",
         "breaks-engine": "makes the engine break a promise",
         # listeners
+        "slow": "takes long while its agent waits",
         "proceeds-twice": "lets the decision be made twice",
         "never-proceeds": "makes the decision itself, without asking further",
         "wrong-decision": "decides what it may not",
