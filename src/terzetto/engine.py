@@ -212,11 +212,13 @@ class Engine:
     def statistics(self) -> EngineStatistics:
         """What the engine is doing at this moment, and which tool calls are overdue.
 
-        Costs a few steps for each live agent and each running call, and reads no log.
+        Costs a few steps for each live agent, task and running call, and reads no log.
         Raises `WrongThread` outside of the Trio thread while agents live.
         """
+        every = self.agents.list()
         return sum_of(
-            (agent.statistics() for agent in self.agents.list()),
+            (agent.statistics() for agent in every if agent.parent is None),
+            (agent.statistics() for agent in every if agent.parent is not None),
             threads_borrowed=self.agents.services.thread_limiter.borrowed_tokens,
         )
 

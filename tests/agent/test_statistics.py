@@ -33,6 +33,8 @@ NOTHING = EngineStatistics(
 IDLE = AgentStatistics(
     status="idle", turn_open=False, tool_bodies_running=0, messages_pending=0, calls_overdue=()
 )
+LIVING = attrs.evolve(IDLE, tasks_living=1)
+"""An agent is one task, as long as it runs no tools."""
 
 
 @played
@@ -41,8 +43,8 @@ async def test_an_engine_without_agents_does_nothing() -> None:
     async with engine_on(ScriptedModel()) as engine:
         assert engine.statistics() == NOTHING
         async with engine.open_agent(provider="scripted", model="m") as agent:
-            assert engine.statistics() == attrs.evolve(NOTHING, agents_living=1)
-            assert agent.statistics() == IDLE
+            assert engine.statistics() == attrs.evolve(NOTHING, agents_living=1, tasks_living=1)
+            assert agent.statistics() == LIVING
         assert engine.statistics() == NOTHING
     assert engine.statistics() == NOTHING
     assert agent.statistics() == IDLE
@@ -64,23 +66,57 @@ async def test_running_agents_open_turns_and_pending_messages_are_counted() -> N
         other = await life.engine.agents.create(provider="scripted", model="m")
         life.agent.followup("first")
         # Woken and not yet driven: running, and no turn is open.
-        assert life.agent.statistics() == attrs.evolve(IDLE, status="running", messages_pending=1)
+        assert life.agent.statistics() == attrs.evolve(LIVING, status="running", messages_pending=1)
         await life.model.gates.wait_reached("hold")
         for how in ("followup", "steer", "inject"):
             getattr(life.agent, how)(how)
         other.agent.inject("parked")
         assert life.agent.statistics() == attrs.evolve(
-            IDLE, status="running", turn_open=True, messages_pending=3
+            LIVING, status="running", turn_open=True, messages_pending=3
         )
         assert life.engine.statistics() == attrs.evolve(
-            NOTHING, agents_living=2, agents_running=1, turns_open=1, messages_pending=4
+            NOTHING,
+            agents_living=2,
+            agents_running=1,
+            turns_open=1,
+            messages_pending=4,
+            tasks_living=2,
         )
         life.agent.cancel()
         await life.agent.wait_idle()
-        assert life.agent.statistics() == IDLE
+        assert life.agent.statistics() == LIVING
         assert other.agent.statistics().messages_pending == 1
         await other.dispose()
-        assert life.engine.statistics() == attrs.evolve(NOTHING, agents_living=1)
+        assert life.engine.statistics() == attrs.evolve(NOTHING, agents_living=1, tasks_living=1)
+
+
+@played
+async def test_children_calls_and_tasks_are_counted_once() -> None:
+    """C173: a child's tasks are below its parent's, and no sum counts them twice."""
+    gated = [answer(call("wait", id="c1"), call("wait", id="c2"))]
+    go_on = trio.Event()
+
+    @tool(parallel=True)
+    async def wait() -> str:
+        await go_on.wait()
+        return "waited"
+
+    async with one(gated, [wait]) as life:
+        child = await life.engine.agents.create(
+            provider="scripted", model="m", parent=life.agent, session_id="child"
+        )
+        life.agent.followup("go")
+        await settled()
+        mine, theirs = life.agent.statistics(), child.agent.statistics()
+        assert (mine.calls_running, mine.tasks_living) == (2, 4)
+        assert (theirs.calls_running, theirs.tasks_living) == (0, 1)
+        total = life.engine.statistics()
+        assert (total.agents_living, total.children_living) == (2, 1)
+        assert (total.calls_running, total.tasks_living) == (2, 4)
+        go_on.set()
+        await life.agent.wait_idle()
+        await child.dispose()
+        assert life.engine.statistics().tasks_living == 1
 
 
 @played
@@ -202,7 +238,7 @@ async def test_an_overdue_call_stays_overdue_when_a_cancel_follows() -> None:
         assert overdue.seconds == pytest.approx(6)
         await life.agent.wait_idle()
         assert codes(life.session) == {"c1": texts.TOOL_TIMEOUT}
-        assert life.agent.statistics() == IDLE
+        assert life.agent.statistics() == LIVING
 
 
 @played
@@ -249,7 +285,9 @@ def test_borrowed_threads_are_counted_and_an_overdue_thread_is_named() -> None:
             release.set()
             await life.agent.wait_idle()
             assert codes(life.session) == {"c1": texts.TOOL_TIMEOUT}
-            assert life.engine.statistics() == attrs.evolve(NOTHING, agents_living=1)
+            assert life.engine.statistics() == attrs.evolve(
+                NOTHING, agents_living=1, tasks_living=1
+            )
 
     async def bounded() -> None:
         with trio.fail_after(20):

@@ -120,7 +120,7 @@ class Agent:
         Raises `WrongThread` outside of the Trio thread.
         """
         self._check_thread()
-        return statistics_of(self._state)
+        return statistics_of(self._state, self._nursery)
 
     # --- input --------------------------------------------------------------------------
 

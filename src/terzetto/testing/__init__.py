@@ -34,6 +34,12 @@ from ._invariants import (
     history_is_valid as history_is_valid,
 )
 from ._life import Scenario as Scenario
+from ._orphans import (
+    Living as Living,
+    Orphan as Orphan,
+    OrphanMeter as OrphanMeter,
+    living as living,
+)
 from ._requests import check_requests as check_requests
 from ._simulate_judge import SessionCheck as SessionCheck
 from ._simulate_plan import Simulation as Simulation
