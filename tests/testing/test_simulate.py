@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -15,9 +16,9 @@ import pytest
 import trio
 from tests.commands import environment
 
-from terzetto import Event, Tool, tool
+from terzetto import Event, Tool, UsageError, tool
 from terzetto.llm.scripted import call, say
-from terzetto.testing import Simulation, _simulate_plan as plans, simulate
+from terzetto.testing import Simulated, Simulation, _simulate_plan as plans, simulate
 from terzetto.testing._simulate_command import main
 from terzetto.testing._simulate_draw import drawn
 from terzetto.vocabulary import InvalidValue, SessionHeader
@@ -81,7 +82,7 @@ def test_chance_reaches_everything_that_a_script_can_say() -> None:
         said |= {f"level {simulation.durability}", f"lives {len(simulation.lives)}"}
         met.update(said)
     wanted = {f"act {name}" for name in plans.ACTS}
-    wanted |= {f"does {name}" for name in plans.DOES if name != "ctrl-c"}
+    wanted |= {f"does {name}" for name in plans.DOES}
     wanted |= {f"streams {name}" for name in plans.STREAMED}
     wanted |= {f"calls {name}" for name in (*plans.TOOLS, "own")}
     wanted |= {f"at {name}" for name in (*plans.WATERFALLS, *plans.SERIALS, *plans.NOTICES)}
@@ -165,6 +166,59 @@ def test_what_is_no_simulation_is_refused(given: Any) -> None:
 def test_calls_are_calls() -> None:
     with pytest.raises(InvalidValue, match=r"calls: expected what scripted.call\(...\) gives"):
         simulate(1, calls=[say("hello")])
+
+
+def test_inside_a_trio_run_it_is_refused() -> None:
+    """It would run inside somebody's run; said at once, and nothing is played."""
+
+    async def inside() -> None:
+        simulate(1)
+
+    with pytest.raises(UsageError, match="cannot be called inside a Trio run"):
+        trio.run(inside)
+
+
+def test_tools_are_tools_with_names_of_their_own() -> None:
+    @tool
+    async def note() -> str:
+        """Note."""
+        return ""
+
+    with pytest.raises(InvalidValue, match=r"'note' is one of the simulation's own .*another name"):
+        simulate(1, tools=[note])
+    wrong: Any = [lambda: None]
+    with pytest.raises(InvalidValue, match="tools: expected Tools, got"):
+        simulate(1, tools=wrong)
+
+
+CTRL_C = """
+{"lives": [{"acts": [{"do": "open", "who": "ada"}, {"at": 1, "do": "followup", "who": "ada"},
+                     {"at": 1, "do": "ctrl-c"}]}]}
+"""
+
+
+def test_in_another_thread_no_signal_is_raised() -> None:
+    """Signals belong to the main thread: there it is the host's cancel instead."""
+    script, done = Simulation.from_json(CTRL_C), list[Simulated]()
+    thread = threading.Thread(target=lambda: done.append(simulate(script)))
+    thread.start()
+    thread.join()
+    [elsewhere] = done
+    assert (elsewhere.problems, simulate(script).problems) == ((), ())
+
+
+def test_somebodys_ctrl_c_ends_it() -> None:
+    """A KeyboardInterrupt that the script does not ask for is no finding; it is raised."""
+
+    @tool(parallel=True)
+    async def pressed() -> str:
+        """Somebody presses Ctrl-C."""
+        raise KeyboardInterrupt
+
+    script = """{"answers": {"ada": [{"parts": [{"given": 0}]}]}, "lives": [
+        {"acts": [{"do": "open", "who": "ada"}, {"at": 1, "do": "followup", "who": "ada"}]}]}"""
+    with pytest.raises(KeyboardInterrupt):
+        simulate(Simulation.from_json(script), tools=[pressed], calls=[call("pressed")])
 
 
 # --- tools of one's own ----------------------------------------------------------------

@@ -37,6 +37,7 @@ _ACTS = {
     "inject": 6,
     "interrupt": 8,
     "ask": 10,
+    "ask int": 2,
     "cancel": 8,
     "cancel, keep": 6,
     "cancel by parent": 3,
@@ -180,7 +181,7 @@ class _Drawing:
         return Call(tool=self.pick(_TOOLS), does=does)
 
     def deed(self) -> str:
-        kind = self.pick(_DOES)
+        kind = self.pick(_DOES) if self.chance.random() < 0.996 else "ctrl-c"
         return kind + self.while_() if kind in _TIMED else kind
 
     # --- lives ----------------------------------------------------------------------------
@@ -227,7 +228,7 @@ class _Drawing:
 
     def value(self, do: str) -> float:
         match do:
-            case "ask" | "maintain":
+            case "ask" | "ask int" | "maintain":
                 return self.chance.choice((0.0, 0.05, 0.1, 0.3, 1.0))
             case "cap" | "select":
                 return float(self.chance.randint(1, 3))

@@ -28,11 +28,18 @@ from ._invariants import Evidence, check_invariants
 from ._requests import _bytes, check_requests
 from ._simulate_life import GIVE_WAY
 from ._simulate_world import PLANNED, CancelSeen, World, bodies_of
+from ._turn_machine import check_trace
 
 SessionCheck: TypeAlias = Callable[[SessionHeader, Sequence[Event]], Iterable[str]]
 """Given a session's header and its whole log, once it is over: what is wrong with it."""
 
-SESSION_CHECKS: list[SessionCheck] = []
+
+def _turn_machine(header: SessionHeader, events: Sequence[Event]) -> Iterable[str]:
+    """The turn machine accepts the log, and no call overlaps one of a tool that runs alone."""
+    return check_trace(events, exclusive=("alone",))
+
+
+SESSION_CHECKS: tuple[SessionCheck, ...] = (_turn_machine,)
 """Asked of every session of every simulation, besides the invariants."""
 
 _UNTRUE = frozenset({texts.TOOL_NOT_STARTED, texts.ABORTED_BEFORE_DISPATCH})

@@ -5,13 +5,14 @@ from __future__ import annotations
 import errno
 import math
 import signal
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import trio
 from attrs import define, field
 
-from ..agent import Agent, AgentHandle, TurnFailed
+from ..agent import Agent, AgentHandle, NoAnswer, TurnFailed
 from ..engine import Engine, open_engine
 from ..extras.compaction import Compaction
 from ..tools import ToolCallHook
@@ -166,6 +167,9 @@ class Living:
                 self.scope.cancel(reason="simulated")
             case "host deadline":
                 self.scope.deadline = -math.inf
+            case "ctrl-c" if threading.current_thread() is not threading.main_thread():
+                world.ended_by = "host cancel"  # a signal would strike somebody else
+                self.scope.cancel(reason="simulated")
             case "ctrl-c":
                 signal.raise_signal(signal.SIGINT)
             case _:
@@ -254,8 +258,8 @@ class Living:
             case "dispose":
                 if (handle := self._handles.get(who)) is not None:
                     await handle.dispose()
-            case "ask":
-                return await self._ask(agent, act.value or math.inf)
+            case "ask" | "ask int":
+                return await self._ask(agent, act.value or math.inf, act.do == "ask int")
             case "maintain":
                 await agent.run_maintenance(trio.sleep, act.value or 0.1)
             case "compact":
@@ -266,12 +270,14 @@ class Living:
                 await agent.flush()
         return None
 
-    async def _ask(self, agent: Agent, patience: float) -> str:
+    async def _ask(self, agent: Agent, patience: float, typed: bool) -> str:
         world, message = self.world, UserMessage("ask", id=self.world.new_id())
         with trio.move_on_after(patience):
             try:
+                if typed:  # the simulated model never gives one, so it is asked again
+                    return f"answered: {await agent.ask(message, returns=int)}"
                 turn = await agent.ask(message)
-            except (TurnFailed, MessageDiscarded):
+            except (TurnFailed, NoAnswer, MessageDiscarded):
                 world.remember(agent.id, message.id)
                 raise
             world.remember(agent.id, message.id)

@@ -37,7 +37,18 @@ SYNC_ACTS = (
     "begin disposal",
 )
 """What is done to an agent, or to the engine, in one breath."""
-TASK_ACTS = ("open", "child", "fork", "dispose", "ask", "maintain", "compact", "complete", "flush")
+TASK_ACTS = (
+    "open",
+    "child",
+    "fork",
+    "dispose",
+    "ask",
+    "ask int",
+    "maintain",
+    "compact",
+    "complete",
+    "flush",
+)
 """What takes a task of its own."""
 END_ACTS = ("host cancel", "host deadline", "ctrl-c", "power cut")
 """What ends the life, whoever is at work."""
@@ -213,7 +224,7 @@ class Listener:
 
 @frozen(kw_only=True)
 class Trouble:
-    """The store fails, hangs or is slow: as `FaultyStore` has it. *at*: when it is mended."""
+    """The store fails, hangs or is slow, as `FaultyStore` has it, until the acts are over."""
 
     operation: str = field(validator=_one_of(*STORE))
     does: str = field(validator=_one_of("fail", "hang", "slow"))

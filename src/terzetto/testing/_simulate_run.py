@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias
 
+import trio
 from attrs import field, frozen
 
 from ..llm.scripted import Part, ScriptedModel
@@ -19,7 +20,7 @@ from ._simulate_draw import drawn
 from ._simulate_judge import SessionCheck, judge
 from ._simulate_life import Living
 from ._simulate_model import Mind
-from ._simulate_plan import Act, Call, Life, Simulation
+from ._simulate_plan import TOOLS, Act, Call, Life, Simulation
 from ._simulate_world import Note, World
 from ._virtual import Hung, play
 from ._whole import whole_log
@@ -84,12 +85,22 @@ def simulate(
         check: Asked when all is over: what is wrong with the world that your tools changed.
         traced: Keep `Simulated.notes`.
 
-    Not to be called inside a Trio run; from the main thread, else Ctrl-C is left out.
-    Raises `UsageError` where Trio's scheduler cannot be pinned, `InvalidValue` for what is no
-    seed and no script.
+    From the main thread, else Ctrl-C is left out. Somebody's own Ctrl-C is raised.
+    Raises `UsageError` inside a Trio run, and where Trio's scheduler cannot be pinned;
+    `InvalidValue` for what is no seed and no script.
     """
     if not can_be_pinned():
         raise UsageError(why_not())
+    if trio.lowlevel.in_trio_run():
+        raise UsageError("simulate: runs Trio itself, so it cannot be called inside a Trio run")
+    for given in tools:
+        if not isinstance(given, Tool):
+            raise InvalidValue(f"tools: expected Tools, got {given!r}")
+        if given.name in TOOLS:
+            raise InvalidValue(
+                f"tools: {given.name!r} is one of the simulation's own ({', '.join(TOOLS)}); "
+                "give yours another name"
+            )
     for part in calls:
         if not isinstance(part, Part) or not isinstance(part.block, ToolCallBlock):
             raise InvalidValue(f"calls: expected what scripted.call(...) gives, got {part!r}")
@@ -158,6 +169,8 @@ class _Playing:
                 world.problem(f"7. life {world.number} hangs: {error}")
                 self.hung = True
         except BaseException as error:  # what leaves a life is judged, not raised
+            if isinstance(error, KeyboardInterrupt) and world.ended_by != "ctrl-c":
+                raise  # somebody pressed Ctrl-C
             raised = error
         self._note_logs()
         if world.dead:
@@ -206,8 +219,7 @@ class _Playing:
                 if world.ended_by == "ctrl-c":
                     yield "7. a Ctrl-C was swallowed"
             case KeyboardInterrupt():
-                if world.ended_by != "ctrl-c":
-                    yield "7. a KeyboardInterrupt that nobody sent"
+                pass  # the script's
             case StoreError() if world.troubled:
                 pass
             case _:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from ._simulate_world import Note
 
@@ -19,20 +19,27 @@ def lines_of(notes: Sequence[Note]) -> Iterator[str]:
         yield f"{when:8.2f} s  {who:10} {what}".rstrip()
 
 
-def _joined(notes: Iterable[Note]) -> Iterator[Note]:
-    waiting: dict[str, list[Note]] = {}
-    for note in notes:
+def _joined(notes: Sequence[Note]) -> Iterator[Note]:
+    """Each stream's pieces are one note, at the place of the last of them."""
+    placed = dict[int, Note]()
+    waiting: dict[str, list[int]] = {}
+
+    def put(who: str) -> None:
+        if pieces := waiting.pop(who, None):
+            placed[pieces[-1]] = _one([notes[at] for at in pieces])
+
+    for at, note in enumerate(notes):
         who, what = note[2], note[3]
         if what.startswith(_CHUNK):
-            waiting.setdefault(who, []).append(note)
-            if "finish" not in what:
-                continue
-            yield _one(waiting.pop(who))
-            continue
-        if who in waiting:
-            yield _one(waiting.pop(who))
-        yield note
-    yield from (_one(pieces) for pieces in waiting.values())
+            waiting.setdefault(who, []).append(at)
+            if "finish" in what:
+                put(who)
+        else:
+            put(who)
+            placed[at] = note
+    for who in [*waiting]:
+        put(who)
+    yield from (placed[at] for at in sorted(placed))
 
 
 def _one(pieces: Sequence[Note]) -> Note:
