@@ -30,15 +30,14 @@ PACKAGES = sorted((ROOT / "src").rglob("__init__.py"))
 def beyond_reexports(text: str, *, top: bool = False) -> list[str]:
     """The statements of an ``__init__`` that do anything but re-export, with their lines.
 
-    Allowed are a docstring and ``from ._x import X as X``; *top* adds plain modules of the
-    package's own (``from .engine import open_engine as open_engine``), names of attrs that
-    belong to our values (``evolve``), ``__version__`` and a literal ``__all__``.
+    Allowed are a docstring and ``from ._x import X as X``, at once or at first use (`LAZY`); *top*
+    adds plain modules of the package's own (``from .engine import open_engine as open_engine``),
+    names of attrs that belong to our values (``evolve``), ``__version__`` and a literal
+    ``__all__``.
     """
 
-    def allowed(statement: ast.stmt) -> bool:
+    def reexports(statement: ast.stmt) -> bool:
         match statement:
-            case ast.Expr(value=ast.Constant(value=str())):
-                return statement is tree.body[0]
             case ast.ImportFrom(module=None, level=1, names=names):  # from . import _texts as texts
                 return all(name.asname == name.name.lstrip("_") for name in names)
             case ast.ImportFrom(module=str(module), level=1, names=names):
@@ -47,11 +46,22 @@ def beyond_reexports(text: str, *, top: bool = False) -> list[str]:
                 )
             case ast.ImportFrom(module="attrs", level=0, names=names):
                 return top and all(name.asname == name.name for name in names)
+        return False
+
+    def allowed(statement: ast.stmt) -> bool:
+        match statement:
+            case ast.Expr(value=ast.Constant(value=str())):
+                return statement is tree.body[0]
             case ast.Assign(targets=[ast.Name(id="__version__")], value=ast.Constant(value=str())):
                 return top
             case ast.Assign(targets=[ast.Name(id="__all__")], value=value):
                 return top and isinstance(value, ast.List | ast.Tuple)
-        return False
+            case ast.If(body=body) if all(map(reexports, body)):
+                return lazily(statement) == homes(body)
+        return reexports(statement) or ast.unparse(statement) in {
+            f"from {'.' * (2 - top)}_lazy import at_first_use",
+            "TYPE_CHECKING = False",
+        }
 
     tree = ast.parse(text)
     return [
@@ -59,6 +69,43 @@ def beyond_reexports(text: str, *, top: bool = False) -> list[str]:
         for statement in tree.body
         if not allowed(statement)
     ]
+
+
+LAZY = """\
+if TYPE_CHECKING:
+    from ._a import A as A
+else:
+    __getattr__, __dir__ = at_first_use(__name__, {"._a": "A"})
+"""
+
+
+def lazily(statement: ast.If) -> dict[str, list[str]] | None:
+    """What *statement* loads at first use: names by module. None if it does anything else."""
+    match statement:
+        case ast.If(
+            test=ast.Name(id="TYPE_CHECKING"),
+            orelse=[
+                ast.Assign(
+                    targets=[ast.Tuple(elts=[ast.Name("__getattr__"), ast.Name("__dir__")])],
+                    value=ast.Call(
+                        func=ast.Name(id="at_first_use"),
+                        args=[ast.Name(id="__name__"), ast.Dict() as table],
+                        keywords=[],
+                    ),
+                )
+            ],
+        ):
+            return {home: names.split() for home, names in ast.literal_eval(table).items()}
+    return None
+
+
+def homes(body: list[ast.stmt]) -> dict[str, list[str]]:
+    """What type checkers are told of: names by module."""
+    return {
+        "." * statement.level + (statement.module or ""): [name.name for name in statement.names]
+        for statement in body
+        if isinstance(statement, ast.ImportFrom)
+    }
 
 
 @pytest.mark.parametrize("path", PACKAGES, ids=lambda path: path.parent.name)
@@ -85,13 +132,24 @@ def test_package_only_reexports(path: Path) -> None:
         "__all__ = ['X']",
         "def f(): ...",
         "if True: from ._x import X as X",
+        "if TYPE_CHECKING: from ._x import X as X",
+        "if True" + LAZY.removeprefix("if TYPE_CHECKING"),
+        LAZY.replace("import A as A", "import A as A, B as B"),
+        LAZY.replace('"A"', '"A B"'),
+        LAZY.replace("_a", "_b", 1),
+        LAZY.replace("import A as A", "import A"),
+        LAZY.replace("__name__", "'terzetto'"),
+        LAZY + "    X = 1",
+        "TYPE_CHECKING = True",
+        "from ._lazy import at_first_use",
     ],
 )
 def test_anything_but_reexport_is_found(line: str) -> None:
     good = "'''Doc.'''\nfrom . import _texts as texts\nfrom ._a import (\n  A as A,\n  b as b,\n)\n"
+    good += "from .._lazy import at_first_use\nTYPE_CHECKING = False\n" + LAZY
     assert not beyond_reexports(good)
     [found] = beyond_reexports(good + line)
-    assert found.startswith("7: ")
+    assert found.startswith("13: ")
 
 
 @pytest.mark.parametrize(
@@ -118,11 +176,13 @@ def test_top_package_may_also_list_and_version(line: str, accepted: bool) -> Non
 
 def exported() -> list[str]:
     tree = ast.parse(Path(terzetto.__file__).read_text("utf-8"))
+    found = [homes(lazy.body) for lazy in tree.body if isinstance(lazy, ast.If)]
     return [
-        name.asname or name.name
-        for statement in tree.body
-        if isinstance(statement, ast.ImportFrom)
-        for name in statement.names
+        name
+        for home in [homes(tree.body), *found]
+        for names in home.values()
+        for name in names
+        if name != "at_first_use"
     ]
 
 

@@ -2,41 +2,33 @@
 
 Owns arguments, exit codes and the last word about failures: one line on stderr, never a
 traceback. What the commands do is theirs (`_demo`, `_chat`, `_show`, ...); they are imported
-when they run, so that ``--help`` does not wait for them.
+when they run, and the engine with them, so that ``--help`` waits for neither. The same goes for
+whatever of the standard library argparse does without, `typing` and `pathlib` first.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib
 import os
 import sys
-import traceback
-from collections.abc import Sequence
-from contextlib import suppress
-from pathlib import Path
-from typing import NoReturn
 
 from . import __version__
-from .commands import _chat_options, _stored_options
-from .commands._show import add_arguments as add_show_arguments, options_of, run_show
-from .commands._terminal import CommandError, Diagnostics, Terminal, one_line
-from .tools import Tool
-from .vocabulary import TerzettoError, UsageError, chain_text
+from .commands import _chat_options, _show_options, _stored_options
+from .commands._errors import CommandError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+    from typing import NoReturn
+
+    from .commands._terminal import Diagnostics, Terminal
+    from .tools import Tool
 
 _EXIT_CODES = "exit codes: 0 done, 1 something failed, 2 the command line is wrong, 130 Ctrl-C"
 _DEMO = """\
 Show what the engine does, with a scripted model behind a real HTTP server: no key, no
 network. The tools only read the folder; the log and a note go to a temporary folder.
-"""
-_SHOW = """\
-Show a session from its log: what was said, the tools over time, how each turn ended. The
-log is only read, so the session may be in use. SESSION is an id in the folder of --log, or
-the path of a log.
-
-  terzetto show 5f0c --log sessions
-  terzetto show sessions/5f0c.jsonl --turn 2-4
-  terzetto show 5f0c --json
 """
 
 
@@ -52,6 +44,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BaseException as error:  # the last frame of the program
         code, text = _outcome(error)
         if text is not None:
+            from contextlib import suppress
+
+            from .commands._text import one_line
+
             with suppress(OSError, ValueError):
                 print(f"terzetto: {one_line(text)}", file=sys.stderr)
         return code
@@ -72,6 +68,10 @@ def _outcome(error: BaseException) -> tuple[int, str | None]:
             return 1, None
         case CommandError(code=code):
             return code, str(error)
+
+    from .vocabulary import TerzettoError, UsageError, chain_text
+
+    match error:
         case UsageError():
             return 2, chain_text(error)
         case TerzettoError():
@@ -79,6 +79,9 @@ def _outcome(error: BaseException) -> tuple[int, str | None]:
         case OSError():
             return 1, f"the system refused: {error}"
         case _:
+            import traceback
+            from pathlib import Path
+
             frames = traceback.extract_tb(error.__traceback__)
             where = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "?"
             text = f"{type(error).__name__}: {chain_text(error)}"
@@ -87,6 +90,8 @@ def _outcome(error: BaseException) -> tuple[int, str | None]:
 
 def _forget_stdout() -> None:
     """Nobody reads it any more; the interpreter's last flush must not complain."""
+    from contextlib import suppress
+
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -119,10 +124,10 @@ def _parser() -> _Parser:
     commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND")
     demo = commands.add_parser("demo", help="see what it does, without a key", description=_DEMO)
     chat = commands.add_parser("chat", help="talk to a model", description=_chat_options.ABOUT)
-    show = commands.add_parser("show", help="look at a session", description=_SHOW)
+    show = commands.add_parser("show", help="look at a session", description=_show_options.ABOUT)
     _add_demo(demo)
     _chat_options.add_options(chat)
-    add_show_arguments(show)
+    _show_options.add_arguments(show)
     for name, about in _stored_options.ABOUT.items():
         other = commands.add_parser(name, help=_stored_options.HELP[name], description=about)
         _stored_options.add_arguments(name, other)
@@ -132,15 +137,14 @@ def _parser() -> _Parser:
 def _add_demo(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dir",
-        type=Path,
-        default=Path(),
+        default=".",
         metavar="PATH",
         help="the folder that the tools look at; the current one by default",
     )
     parser.add_argument("--fast", action="store_true", help="without pauses for reading")
     parser.add_argument(
         "--sessions",
-        type=Path,
+        dest="kept",
         metavar="DIR",
         help="where the log is kept; a fresh temporary folder by default",
     )
@@ -154,10 +158,26 @@ def _run(argv: Sequence[str] | None) -> int:
     if arguments.command is None:
         parser.error(f"expected a command: {', '.join(_COMMANDS)}")
     run = _COMMANDS[arguments.command]
+
+    from .commands._terminal import Diagnostics, Terminal
+
+    _make_paths(arguments)
     with open(os.devnull, "w", encoding="utf-8") as nowhere:  # for streams that are closed
         diagnostics = Diagnostics(Terminal.on(sys.stderr or nowhere))
         with diagnostics.collecting():
             return run(arguments, Terminal.on(sys.stdout or nowhere), diagnostics)
+
+
+def _make_paths(arguments: argparse.Namespace) -> None:
+    """The texts that name folders become paths."""
+    from pathlib import Path
+
+    for name, value in vars(arguments).items():
+        if name in _FOLDERS and isinstance(value, str):
+            setattr(arguments, name, Path(value))
+
+
+_FOLDERS = {"dir", "kept", "log"}
 
 
 def _refuse_unknown(unknown: Sequence[str]) -> NoReturn:
@@ -187,7 +207,7 @@ def _demo(arguments: argparse.Namespace, terminal: Terminal, _: Diagnostics) -> 
     if not folder.is_dir():
         raise CommandError(f"--dir: expected a folder, got {str(folder)!r}", 2)
     options = DemoOptions(
-        folder=folder, sessions=arguments.sessions, pace=FAST if arguments.fast else Pace()
+        folder=folder, sessions=arguments.kept, pace=FAST if arguments.fast else Pace()
     )
     return trio.run(run_demo, options, terminal)
 
@@ -195,7 +215,7 @@ def _demo(arguments: argparse.Namespace, terminal: Terminal, _: Diagnostics) -> 
 def _chat(arguments: argparse.Namespace, terminal: Terminal, diagnostics: Diagnostics) -> int:
     import trio
 
-    from .commands._chat import Stdin, run_chat
+    from .commands._chat import Stdin, chat_options, run_chat
     from .commands._chat_route import Asked
 
     asked = Asked(
@@ -206,7 +226,7 @@ def _chat(arguments: argparse.Namespace, terminal: Terminal, diagnostics: Diagno
         key_variable=arguments.api_key_env,
     )
     tools = [tool for target in arguments.tools for tool in _tools(target)]
-    options = _chat_options.chat_options(arguments, tools)
+    options = chat_options(arguments, tools)
     stdin = Stdin()
     if sys.stdin is not None:
         stdin = Stdin(sys.stdin.fileno(), sys.stdin.encoding or "utf-8", sys.stdin.isatty())
@@ -214,6 +234,8 @@ def _chat(arguments: argparse.Namespace, terminal: Terminal, diagnostics: Diagno
 
 
 def _show(arguments: argparse.Namespace, terminal: Terminal, _: Diagnostics) -> int:
+    from .commands._show import options_of, run_show
+
     return run_show(options_of(arguments), terminal)
 
 
@@ -300,6 +322,11 @@ _COMMANDS = {
 
 def _tools(target: str) -> list[Tool]:
     """The tools that ``module:name`` stands for."""
+    import importlib
+
+    from .tools import Tool
+    from .vocabulary import chain_text
+
     module_name, colon, name = target.partition(":")
     if not (colon and module_name and name):
         raise CommandError(f"--tools: expected module:name, got {target!r}", 2)

@@ -7,10 +7,12 @@ Which model is `_chat_route`'s business, what lines are typed `_chat_input`'s, w
 
 from __future__ import annotations
 
+import argparse
 import secrets
 import signal
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext, suppress
+from pathlib import Path
 from typing import Literal, overload
 
 import trio
@@ -21,6 +23,7 @@ from ..engine import Engine, open_engine
 from ..session import Session, replay
 from ..stores import JsonlStore
 from ..stores.jsonl import JsonlHandle, JsonlReader
+from ..tools import Tool
 from ..vocabulary import (
     Event,
     InvalidValue,
@@ -32,7 +35,7 @@ from ..vocabulary import (
 )
 from ._chat_commands import Talk
 from ._chat_input import Input, open_input
-from ._chat_options import NEWEST, ChatOptions
+from ._chat_options import NEWEST
 from ._chat_route import Asked, Route, Stored, find_route
 from ._chat_view import View, repairs
 from ._table import count
@@ -46,6 +49,31 @@ class Stdin:
     fd: int | None = None
     encoding: str = "utf-8"
     live: bool = False
+
+
+@frozen(kw_only=True)
+class ChatOptions:
+    """What the command line says, apart from the model.
+
+    *resume* is a session in *log*, `NEWEST` for the one made last, None for a fresh one.
+    """
+
+    system: str | None = None
+    tools: tuple[Tool, ...] = ()
+    log: Path | None = None
+    resume: str | None = None
+
+
+def chat_options(arguments: argparse.Namespace, tools: Iterable[Tool]) -> ChatOptions:
+    """Raises `CommandError` for what cannot be."""
+    if arguments.resume is not None and arguments.log is None:
+        raise CommandError("--resume: name the folder that keeps the conversation with --log", 2)
+    return ChatOptions(
+        system=arguments.system,
+        tools=tuple(tools),
+        log=arguments.log,
+        resume=arguments.resume,
+    )
 
 
 async def run_chat(

@@ -1,18 +1,12 @@
 """The options of ``terzetto chat``: reading them, and saying in one line what is wrong.
 
-Nothing here imports a model or Trio, so that ``--help`` does not wait for them.
+Nothing here imports more than the parser itself needs: ``--help`` waits for it. So the folder
+is a text still; `terzetto.cli` makes it a path.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
-from pathlib import Path
-
-from attrs import frozen
-
-from ..tools import Tool
-from ._terminal import CommandError
 
 ABOUT = """\
 Talk to a model in the terminal. Type while it works to steer it; Ctrl-C interrupts an
@@ -27,19 +21,6 @@ From a pipe, each line is one prompt.
 """
 NEWEST = ""
 """What ``--resume`` means without a name."""
-
-
-@frozen(kw_only=True)
-class ChatOptions:
-    """What the command line says, apart from the model.
-
-    *resume* is a session in *log*, `NEWEST` for the one made last, None for a fresh one.
-    """
-
-    system: str | None = None
-    tools: tuple[Tool, ...] = ()
-    log: Path | None = None
-    resume: str | None = None
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -84,25 +65,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="MODULE:NAME",
         help="a terzetto tool, or a list of them, from a module in this folder or installed",
     )
-    add("--log", type=Path, metavar="DIR", help="keep the conversation in this folder")
+    add("--log", metavar="DIR", help="keep the conversation in this folder")
     add(
         "--resume",
         nargs="?",
         const=NEWEST,
         metavar="SESSION",
         help="go on with a conversation in --log; without a name, with the newest",
-    )
-
-
-def chat_options(arguments: argparse.Namespace, tools: Iterable[Tool]) -> ChatOptions:
-    """Raises `CommandError` for what cannot be."""
-    if arguments.resume is not None and arguments.log is None:
-        raise CommandError("--resume: name the folder that keeps the conversation with --log", 2)
-    return ChatOptions(
-        system=arguments.system,
-        tools=tuple(tools),
-        log=arguments.log,
-        resume=arguments.resume,
     )
 
 
@@ -116,7 +85,8 @@ def _system(text: str) -> str:
     if not text.startswith("@") or text.startswith("@@"):
         return text.removeprefix("@") if text.startswith("@@") else text
     try:
-        return Path(text[1:]).read_text("utf-8")
+        with open(text[1:], encoding="utf-8") as file:
+            return file.read()
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise argparse.ArgumentTypeError(

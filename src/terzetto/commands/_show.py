@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,12 +23,8 @@ from ..vocabulary import CorruptLog, Event, InvalidValue, SessionHeader
 from ._shelf import decoded, find, is_database, is_path
 from ._show_json import document
 from ._show_lines import Shown, render
+from ._show_options import FOLDER
 from ._terminal import CommandError, Terminal
-
-FOLDER = Path("sessions")
-"""Where sessions are looked for by default."""
-NARROWEST, WIDEST = 30, 1_000
-_TURNS = re.compile(r"(\d+)(-(\d*))?")
 
 
 @frozen(kw_only=True)
@@ -37,35 +32,12 @@ class ShowOptions:
     """What the command line says. *session* is an id in *folder*, or the path of a log."""
 
     session: str
-    folder: Path = FOLDER
+    folder: Path = Path(FOLDER)
     json: bool = False
     turns: range | None = None
     width: int | None = None
     color: bool | None = None
     """None: as the terminal is."""
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of ``terzetto show``."""
-    add = parser.add_argument
-    add("session", metavar="SESSION", help="a session id, or the path of a log")
-    add(
-        "--log",
-        type=Path,
-        default=FOLDER,
-        metavar="DIR",
-        help=f"the folder, or the database; {FOLDER} by default",
-    )
-    add("--json", action="store_true", help="one JSON document, for programs")
-    add("--turn", type=turns, metavar="N", help="only this turn; 2-4 or 2- for several")
-    add("--width", type=_width, metavar="COLUMNS", help="as wide as the terminal by default")
-    add(
-        "--color",
-        choices=("auto", "always", "never"),
-        default="auto",
-        help="auto, the default: on a terminal, unless NO_COLOR is set",
-    )
-    add("--no-color", dest="color", action="store_const", const="never", help="--color never")
 
 
 def options_of(arguments: argparse.Namespace) -> ShowOptions:
@@ -78,26 +50,6 @@ def options_of(arguments: argparse.Namespace) -> ShowOptions:
         width=arguments.width,
         color={"auto": None, "always": True, "never": False}[arguments.color],
     )
-
-
-def turns(text: str) -> range:
-    """The turns that *text* names, for `argparse`."""
-    found = _TURNS.fullmatch(text)
-    if found is None or len(text) > 20:
-        raise argparse.ArgumentTypeError(f"expected 3, 2-4 or 2-, got {text!r}")
-    first = int(found[1])
-    last = first if found[2] is None else int(found[3] or 2**53)
-    if not 1 <= first <= last:
-        raise argparse.ArgumentTypeError(f"expected turns from 1 on, upwards, got {text!r}")
-    return range(first, last + 1)
-
-
-def _width(text: str) -> int:
-    if not text.isdecimal() or len(text) > 6 or not NARROWEST <= int(text) <= WIDEST:
-        raise argparse.ArgumentTypeError(
-            f"expected a number from {NARROWEST} to {WIDEST}, got {text!r}"
-        )
-    return int(text)
 
 
 def run_show(options: ShowOptions, terminal: Terminal) -> int:

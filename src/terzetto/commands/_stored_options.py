@@ -1,11 +1,13 @@
-"""The arguments of the commands over stored sessions, but for those of `show`."""
+"""The arguments of the commands over stored sessions, but for those of `show`.
+
+As there, nothing is imported that ``--help`` would have to wait for, and folders are texts.
+"""
 
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
-from ._show import FOLDER, turns
+from ._show_options import FOLDER, turns
 
 WIRES = ("openai_chat", "deepseek")
 """The adapters whose bodies ``replay`` can write."""
@@ -79,7 +81,6 @@ def add_arguments(name: str, parser: argparse.ArgumentParser) -> None:
         )
     add(
         "--log",
-        type=Path,
         default=FOLDER,
         metavar="PATH",
         help=f"the folder, or the database; {FOLDER} by default",

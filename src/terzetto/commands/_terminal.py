@@ -1,4 +1,4 @@
-"""The terminal: what is safe to print, how wide it is, and how text flows over it.
+"""The terminal: what it can show, and how text flows over it. What is safe to print: `_text`.
 
 Plain text with a little ANSI colour, and none of it where it would be in the way: in a
 pipe, with ``NO_COLOR``, on a dumb terminal. The cursor only ever moves forward.
@@ -11,13 +11,21 @@ import os
 import re
 import shutil
 import signal
-import unicodedata
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import Literal, Protocol, TextIO, TypeAlias
 
 import trio
 from attrs import define, field, frozen
+
+from ._errors import CommandError as CommandError
+from ._text import (
+    clean as clean,
+    columns as columns,
+    head as head,
+    one_line as one_line,
+    shorten as shorten,
+)
 
 Style: TypeAlias = Literal["bold", "dim", "red", "green", "yellow", "cyan"]
 
@@ -31,56 +39,6 @@ _CODES: Mapping[Style, str] = {
 }
 _NARROWEST, _WIDEST = 30, 92
 """Longer lines are hard to read, however wide the window is."""
-
-# C0 and C1 controls but tab and newline; line separators; marks that turn the direction
-# of what follows. All of them can make a terminal show what is not there.
-_UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
-
-
-def clean(text: str) -> str:
-    """*text* without what a terminal would obey: such characters become ``\\x1b`` and the like.
-
-    Newlines and tabs stay, ``\\r\\n`` is a newline. Lone surrogates are shown too.
-    """
-    text = text.replace("\r\n", "\n")
-    text = text.encode("utf-8", "backslashreplace").decode()
-    return _UNSAFE.sub(lambda found: ascii(found[0])[1:-1], text)
-
-
-def one_line(text: str) -> str:
-    """`clean`, on one line: runs of white space become one space."""
-    return " ".join(clean(text).split())
-
-
-def columns(text: str) -> int:
-    """How many columns *text*, one clean line, takes."""
-    if text.isascii():
-        return len(text)
-    return sum(map(_columns, text))
-
-
-def _columns(char: str) -> int:
-    if unicodedata.combining(char) or unicodedata.category(char) in ("Mn", "Me", "Cf"):
-        return 0
-    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
-
-
-def shorten(text: str, width: int) -> str:
-    """*text*, one clean line, in at most *width* columns; what is cut ends in ``...``."""
-    if columns(text) <= width:
-        return text
-    dots = "..."[: max(width, 0)]
-    return head(text, width - len(dots)) + dots
-
-
-def head(text: str, width: int) -> str:
-    """As much of *text* as fits into *width* columns."""
-    used = 0
-    for at, char in enumerate(text):
-        used += _columns(char)
-        if used > width:
-            return text[:at]
-    return text
 
 
 @frozen(kw_only=True)
@@ -268,14 +226,6 @@ class Flow:
         if lines:
             self.terminal.write("\n" * lines)
             self._used = 0
-
-
-class CommandError(Exception):
-    """What ends a command with one line on stderr: 2, the command line is wrong; 1, all else."""
-
-    def __init__(self, message: str, code: Literal[1, 2] = 1) -> None:
-        super().__init__(message)
-        self.code = code
 
 
 class _Collector(logging.Handler):

@@ -1,5 +1,6 @@
 """Floor 1: what happened, and what follows from it. Nothing here names Trio."""
 
+from .._lazy import at_first_use
 from ._attempt import Attempt as Attempt
 from ._compacting import Compacting as Compacting, CompactionLock as CompactionLock
 from ._forking import (
@@ -19,19 +20,12 @@ from ._log import (
     replay as replay,
 )
 from ._order import OwedCall as OwedCall, Place as Place
-from ._prefix import (
-    Cause as Cause,
-    Growth as Growth,
-    canonical as canonical,
-    growths as growths,
-)
 from ._reading import (
     PAGE as PAGE,
     Follower as Follower,
     Reader as Reader,
     checked as checked,
 )
-from ._rebuild import SentRequest as SentRequest, rebuild as rebuild
 from ._recovery import (
     CRASH as CRASH,
     Closing as Closing,
@@ -50,3 +44,21 @@ from ._surface import (
     is_snapshot as is_snapshot,
 )
 from ._views import AgentStatus as AgentStatus, AgentView as AgentView
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ._prefix import (
+        Cause as Cause,
+        Growth as Growth,
+        canonical as canonical,
+        growths as growths,
+    )
+    from ._rebuild import SentRequest as SentRequest, rebuild as rebuild
+else:
+    __getattr__, __dir__ = at_first_use(
+        __name__,
+        {
+            "._prefix": "Cause Growth canonical growths",
+            "._rebuild": "SentRequest rebuild",
+        },
+    )
