@@ -59,14 +59,26 @@ def public_modules() -> list[str]:
 def _defined(module: str) -> Iterator[str]:
     """What the text of *module* defines or re-exports for others."""
     path = Path(inspect.getfile(importlib.import_module(module)))
-    for node in ast.parse(path.read_text("utf-8")).body:
+    for node in _statements(ast.parse(path.read_text("utf-8"))):
         match node:
+            case ast.Assign(targets=[ast.Name(id="TYPE_CHECKING")]):
+                pass
             case ast.ImportFrom():
                 yield from (a.asname for a in node.names if a.asname and a.asname == a.name)
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
                 yield node.name
             case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
                 yield name
+
+
+def _statements(tree: ast.Module) -> Iterator[ast.stmt]:
+    """Those of *tree*; and what an ``__init__`` loads at first use, as type checkers are told."""
+    for node in tree.body:
+        match node:
+            case ast.If(test=ast.Name(id="TYPE_CHECKING")):
+                yield from node.body
+            case _:
+                yield node
 
 
 def public_names() -> list[str]:
