@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from terzetto.llm._openai_decode import ChatStream
+from terzetto.llm._openai_bytes import ChatStream
 from terzetto.llm.openai_chat import OpenAIChat
 from terzetto.vocabulary import (
     CallConfig,

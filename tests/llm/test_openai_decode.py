@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, strategies as st
 from tests.counted import Work, assert_linear, counted
 
-from terzetto.llm._openai_decode import ChatStream
+from terzetto.llm._openai_bytes import ChatStream
 from terzetto.vocabulary import (
     AbortedFinish,
     BlockEnd,

@@ -251,7 +251,7 @@ class HttpClient:
         await self._acquire()
         try:
             response, left = await self._send(url, headers, body)
-            pieces = response.aiter_raw()
+            pieces = aiter(cast(httpx.AsyncByteStream, response.stream))  # aiter_raw only counts
             answer = HttpAnswer(response.status_code, dict(response.headers), pieces, self, left)
             try:
                 yield answer

@@ -1,9 +1,8 @@
 """The chat-completions wire of OpenAI and of the many servers that speak it: answers.
 
 Owns how the events of a stream become chunks, and what counts as its end. Pure:
-`ChatDecoder` takes payloads, `ChatStream` takes bytes; both are read without
-waiting, and any way of cutting the bytes gives the same chunks. Sockets and clocks
-belong to `_http.py`.
+`ChatDecoder` takes payloads and is read without waiting. The bytes belong to
+`_openai_bytes.py`, sockets and clocks to `_http.py`.
 
 Ends: ``[DONE]``, or a ``finish_reason`` and then the end of the bytes. Anything
 else that ends the bytes is ``TRANSPORT``. An answer without a call and without a
@@ -13,7 +12,6 @@ explains it: then it is `MaxTokens`. Nothing is read behind ``[DONE]``.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Literal
@@ -30,7 +28,6 @@ from ..vocabulary import (
     Finish,
     FinishReason,
     MaxTokens,
-    ProviderError,
     ReasoningBlock,
     ReasoningDelta,
     Stop,
@@ -57,10 +54,8 @@ from ._openai_fields import (
     text_of,
     usage_of,
 )
-from ._sse import SseDecoder
 
 DONE = "[DONE]"
-_MAX_PLAIN_BODY = 64 * 1024
 
 _FAILED_REASONS = {
     "content_filter": failures.CONTENT_FILTER,
@@ -144,6 +139,29 @@ class ChatDecoder:
         if is_error(payload):
             return self._fail(self._reported(payload))
         return self._chunk(payload)
+
+    def write(
+        self, kind: Literal["text", "reasoning"], text: str, answer_id: str, out: list[StreamChunk]
+    ) -> None:
+        """One event that says *text* and nothing else: what `feed` does with its payload.
+
+        *text* may be empty, and has no halves of surrogate pairs.
+        """
+        self.events += 1
+        self._answer_id = self._answer_id or answer_id
+        block = self._prose
+        if block is None or block.kind != kind or block.held:
+            self._write(kind, text, out)
+        elif text:
+            delta = (
+                TextDelta(block.index, text)
+                if kind == "text"
+                else ReasoningDelta(block.index, text)
+            )
+            block.parts.append(text)
+            self._characters += len(text)
+            self._substance = self._substance or not text.isspace()
+            out.append(delta)
 
     def finish(self) -> list[StreamChunk]:
         """The chunks that the end of the bytes gives."""
@@ -350,45 +368,3 @@ class ChatDecoder:
             f"{self.events} events had arrived, with {self._characters} characters"
             f" and {len(self._calls)} tool calls"
         )
-
-
-@define(eq=False)
-class ChatStream:
-    """Bytes of a chat-completions stream in, chunks out.
-
-    A body that is JSON and not an event stream (a server that ignores ``stream``, an
-    error under status 200) is read as what it says.
-    """
-
-    chat: ChatDecoder = field(factory=ChatDecoder)
-    _sse: SseDecoder = field(factory=SseDecoder, init=False)
-    _plain_body: bytearray | None = field(default=None, init=False)
-    _begun: bool = field(default=False, init=False)
-
-    def feed(self, data: bytes) -> list[StreamChunk]:
-        """The chunks that *data* completes."""
-        if not self._begun and (head := data.lstrip()):
-            self._begun = True
-            self._plain_body = bytearray() if head[:1] == b"{" else None
-        if self._plain_body is not None:
-            self._plain_body += data[: _MAX_PLAIN_BODY - len(self._plain_body)]
-            return []
-        out: list[StreamChunk] = []
-        try:
-            for event in self._sse.feed(data):
-                out += self.chat.feed(event.data, event.event)
-            self._sse.feed(b"")  # raises if the event that follows is too large
-        except ProviderError as error:
-            out += self.chat.fail(error.failure)
-        return out
-
-    def finish(self) -> list[StreamChunk]:
-        """The chunks that the end of the bytes gives; the last is a `Finish`, unless
-        one was given out before."""
-        if self._plain_body is None:
-            return self.chat.finish()
-        payload = parse(self._plain_body.decode("utf-8", "replace"))
-        if isinstance(payload, dict) and is_error(payload):
-            return self.chat.feed(json.dumps(payload), "error")
-        text = "expected a stream of server-sent events, got one JSON body"
-        return self.chat.fail(Failure(message=text, code=failures.TRANSPORT))

@@ -57,6 +57,12 @@ class SseDecoder:
         unfinished = bool(self._line) and not self._line.startswith(b":")
         return self._left_over or bool(self._data) or unfinished
 
+    @property
+    def between(self) -> bool:
+        """Whether an event may begin with the next byte: nothing is held, nor expected."""
+        held = self._line or self._data or self._event or self._broken
+        return not (held or self._after_cr or self._at_start)
+
     def feed(self, data: bytes) -> list[SseEvent]:
         """The events that *data* completes, in order."""
         if self._broken is not None:

@@ -36,7 +36,8 @@ from ._adapter import Adapter, ChunkStream, PreparedCall
 from ._credentials import check_credential, check_header
 from ._failures import INVALID_REQUEST, classify
 from ._http import HttpAnswer, HttpClient, HttpLimits
-from ._openai_decode import ChatDecoder, ChatStream
+from ._openai_bytes import ChatStream
+from ._openai_decode import ChatDecoder
 from ._openai_wire import RESERVED_OPTIONS, LimitField, encode_request
 
 OPENAI_URL = "https://api.openai.com/v1"
