@@ -46,9 +46,9 @@ ENDINGS = {
     "held": ["Completed", "Aborted"],
     "unsaved": [],
     "lazy": ["Completed"] * 2,
-    "each": ["Completed"] * 2,
+    "each": ["Completed"],
     "behind": ["Completed"],
-    "reading back": ["Completed"] * 2,
+    "reading back": ["Completed"],
 }
 """How the turns of the first session end when nobody strikes."""
 
@@ -70,8 +70,8 @@ RESULTS = {
     "slow disk": {"ok": 2},
     "everything": {"ok": 4, "error": 1, "UNKNOWN_TOOL": 1},
     "lazy": {"ok": 3},
-    "each": {"ok": 3},
-    "reading back": {"ok": 3},
+    "each": {"ok": 2},
+    "reading back": {"ok": 2},
     "behind": {"ok": 2},
 }
 """How its tool calls end; absent: it makes none."""

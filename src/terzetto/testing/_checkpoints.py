@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import ast
 import dis
+import gc
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -110,17 +111,17 @@ class Checkpoints:
     def stepped(self, task: trio.lowlevel.Task) -> None:
         """*task* is about to make a step: it was suspended, and may be thrown out now."""
         found = self._of(task)
-        self._reached |= found
+        self._reached.update(found)
         thrown = getattr(getattr(task, "_next_send", None), "error", None)
         if isinstance(thrown, (trio.Cancelled, KeyboardInterrupt)):
-            self._cancelled |= found
+            self._cancelled.update(found)
 
     def struck(self, tasks: Iterable[trio.lowlevel.Task]) -> None:
         """A strike comes now, while *tasks* are suspended."""
         for task in tasks:
             found = self._of(task)
-            self._reached |= found
-            self._cancelled |= found
+            self._reached.update(found)
+            self._cancelled.update(found)
 
     @contextmanager
     def watch(self) -> Iterator[None]:
@@ -149,12 +150,15 @@ class Checkpoints:
                     self._reached.add(index)
         return self._traced
 
-    def _of(self, task: trio.lowlevel.Task) -> set[int]:
-        found = set[int]()
-        for frame, _ in task.iter_await_frames():
-            index = self._find(frame.f_code, frame.f_lasti)
+    def _of(self, task: trio.lowlevel.Task) -> list[int]:
+        """The awaits that *task* is suspended at, as `Task.iter_await_frames` has them; this
+        is asked before each step of each run, so the chain is walked by hand."""
+        found, known = list[int](), self._known
+        for frame in _frames(task.coro):
+            key = frame.f_code, frame.f_lasti
+            index = known[key] if key in known else self._find(*key)
             if index is not None:
-                found.add(index)
+                found.append(index)
         return found
 
     def _find(self, code: CodeType, at: int) -> int | None:
@@ -181,6 +185,23 @@ class Checkpoints:
             if start <= line <= end_line and self.points[index].kind != "await"
         ]
         return min(around)[1] if around else None
+
+
+def _frames(coroutine: Any) -> Iterator[FrameType]:
+    """Where *coroutine* and those that it awaits are suspended."""
+    while coroutine is not None:
+        if hasattr(coroutine, "cr_frame"):
+            frame, coroutine = coroutine.cr_frame, coroutine.cr_await
+        elif hasattr(coroutine, "gi_frame"):
+            frame, coroutine = coroutine.gi_frame, coroutine.gi_yieldfrom
+        else:
+            # `asend` and `athrow` of an asynchronous generator do not tell which it is.
+            generators = [g for g in gc.get_referents(coroutine) if hasattr(g, "ag_frame")]
+            if not generators:
+                return
+            frame, coroutine = generators[0].ag_frame, generators[0].ag_await
+        if frame is not None:  # it has not ended
+            yield frame
 
 
 _WAITING = {"GET_AWAITABLE", "GET_ANEXT", "SEND"}

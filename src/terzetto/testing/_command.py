@@ -22,14 +22,13 @@ from typing import TypeAlias
 from attrs import define, field, frozen
 
 from ._checkpoints import Checkpoints
-from ._crashes import POWER_CUT, cut_power, explore_crashes
-from ._disk import Latency
-from ._explorer import Report, Violation, explore, makers, problems_of
-from ._life import Play, ctrl_c_heard, run
-from ._shipped import SHIPPED
+from ._crashes import LATENCY, POWER_CUT, cut_everywhere
+from ._explorer import Findings, Report, Violation
+from ._life import Second, ctrl_c_heard, run
+from ._pairs import Pairs
+from ._replaying import replay, replay_cut
+from ._shipped import SHIPPED, play_of
 from ._stage import SOURCES
-from ._trace import traced
-from ._whole import whole_log
 
 _ABOUT = """\
 Run the scenarios that Terzetto ships, cancel each at every step from every source, and
@@ -50,7 +49,13 @@ ENGINE = (
 )
 """Whose checkpoints are counted: paths under the package."""
 
-_NAMES = [*(source.name for source in SOURCES), POWER_CUT]
+TWICE = "two strikes"
+PAIRS = 12
+"""Second strikes of each scenario that are tried unless all of them are asked for."""
+
+_LIMIT = 10_000
+_UNITS_A_WORKER = 4
+_NAMES = [*(source.name for source in SOURCES), POWER_CUT, TWICE]
 _BY_NAME = {source.name: source for source in SOURCES}
 _Findings: TypeAlias = tuple[frozenset[int], frozenset[int]]
 
@@ -71,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         scenarios = options.scenario or list(SHIPPED)
         sources = options.source or _NAMES
         if options.point is not None:
-            return _replay(scenarios, sources, options.point, options.seed)
+            return _replay(scenarios, sources, options)
         return _explore_all(scenarios, sources, options)
     except KeyboardInterrupt:
         return 130
@@ -87,7 +92,10 @@ def _parser() -> argparse.ArgumentParser:
     add("--scenario", action="append", choices=list(SHIPPED), metavar="NAME", help="only this one")
     add("--source", action="append", choices=_NAMES, metavar="NAME", help="only this one")
     add("--stride", type=_positive, default=1, metavar="N", help="strike every N points")
+    add("--pairs", action="store_true", help="all second strikes, instead of a sample: hours")
     add("--point", type=_positive, metavar="N", help="one run, with its log; needs the two names")
+    add("--then", choices=list(_BY_NAME), metavar="NAME", help="with --point: who strikes again")
+    add("--after", type=_positive, default=1, metavar="N", help="and how many steps later (1)")
     add("--seed", type=int, default=0, metavar="N", help="of the scheduler (0)")
     add("--jobs", type=_positive, default=os.cpu_count() or 1, metavar="N", help="processes")
     return parser
@@ -109,67 +117,23 @@ def _list() -> int:
     for source in SOURCES:
         print(f"  {source.name:{width}}  a turn that it cuts ends by {source.cause}")
     print(f"  {POWER_CUT:{width}}  a turn that it cuts is ended by the next resume, Interrupted()")
+    print(f"  {TWICE:{width}}  one of the others, and another while the run unwinds from it")
     return 0
 
 
-# --- one point ------------------------------------------------------------------------
-
-
-def _replay(scenarios: Sequence[str], sources: Sequence[str], point: int, seed: int) -> int:
+def _replay(scenarios: Sequence[str], sources: Sequence[str], options: argparse.Namespace) -> int:
     if len(scenarios) != 1 or len(sources) != 1:
         print("--point needs one --scenario and one --source", file=sys.stderr)
         return 2
-    shipped = SHIPPED[scenarios[0]]
-    first, second = makers(shipped.scenario, shipped.model)
-    play = Play(scenario=shipped.scenario, make_adapter=first, make_second=second, seed=seed)
+    shipped, point = SHIPPED[scenarios[0]], options.point
+    play = play_of(shipped, options.seed, told=True)
+    if sources[0] == TWICE:
+        print("--point needs the first source of two, and --then the second", file=sys.stderr)
+        return 2
     if sources[0] == POWER_CUT:
-        return _replay_cut(play, shipped.name, point)
-    source = _BY_NAME[sources[0]]
-    with ctrl_c_heard():
-        unstruck, outcome = run(play), run(play, source, point)
-    stage = outcome.stage
-    print(f"{shipped.name}, {source.name}, point {point}, seed {seed}: {outcome.steps} task steps")
-    if not stage.struck:
-        print(f"the scenario ends before point {point}")
-    for session, length in zip(stage.sessions, _lengths(stage.lengths_at_strike), strict=False):
-        print(f"\nsession {session.id}")
-        strike = f"struck by {source.name}; {stage.strike_text}"
-        print(
-            "\n".join(
-                traced(whole_log(session, stage.store), length if stage.struck else None, strike)
-            )
-        )
-    problems = problems_of(outcome, unstruck, source) if stage.struck else outcome.problems
-    return _told(problems)
-
-
-def _replay_cut(play: Play, name: str, point: int) -> int:
-    with ctrl_c_heard():
-        cut = cut_power(play, point, Latency.of(0.05))
-        print(f"{name}, {POWER_CUT}, point {point}, seed {play.seed}")
-        problems: list[str] = []
-        for life in cut.lives:
-            resumed = life.resumed(play)
-            problems += resumed.problems
-            print(f"\nsession {life.session_id}, {life.how}")
-            if resumed.session is not None:
-                strike = "the power is cut; resumed"
-                print("\n".join(traced(resumed.events, life.stored, strike)))
-    return _told(problems)
-
-
-def _told(problems: Sequence[str]) -> int:
-    print(f"\n{len(problems)} violations")
-    for problem in problems:
-        print(f"  {problem}")
-    return 1 if problems else 0
-
-
-def _lengths(known: Sequence[int]) -> Iterator[int]:
-    """Of sessions opened after the strike, none was there."""
-    yield from known
-    while True:
-        yield 0
+        return replay_cut(play, shipped.name, point)
+    second = Second(_BY_NAME[options.then], options.after) if options.then else None
+    return replay(play, shipped.name, _BY_NAME[sources[0]], point, second)
 
 
 # --- all of them ----------------------------------------------------------------------
@@ -177,12 +141,16 @@ def _lengths(known: Sequence[int]) -> Iterator[int]:
 
 @frozen
 class _Unit:
-    """What one worker does at a time."""
+    """What one worker does at a time: a scenario, struck by some sources.
+
+    What it judged for one source it knows for the others.
+    """
 
     scenario: str
-    source: str
+    sources: tuple[str, ...]
     stride: int
     seed: int
+    pairs: Pairs
 
 
 @frozen
@@ -193,29 +161,20 @@ class _Result:
 
 
 def _work(unit: _Unit) -> _Result:
-    # What the engine reports of runs that are cut short is no news here.
-    logging.getLogger("terzetto").addHandler(logging.NullHandler())
+    _hush()
     began = time.process_time()
-    shipped, checkpoints = SHIPPED[unit.scenario], engine_checkpoints().fresh()
-    if unit.source == POWER_CUT:
-        report = explore_crashes(
-            shipped.scenario,
-            shipped.model,
-            name=shipped.name,
-            seed=unit.seed,
-            stride=unit.stride,
-        )
-        return _Result(report, time.process_time() - began, checkpoints.findings())
-    report = explore(
-        shipped.scenario,
-        shipped.model,
-        name=shipped.name,
-        sources=[_BY_NAME[unit.source]],
-        checkpoints=checkpoints,
-        seed=unit.seed,
-        stride=unit.stride,
-    )
-    return _Result(report, time.process_time() - began, checkpoints.findings())
+    checkpoints = engine_checkpoints().fresh()
+    play = play_of(SHIPPED[unit.scenario], unit.seed, checkpoints)
+    sources = [_BY_NAME[name] for name in unit.sources if name in _BY_NAME]
+    with ctrl_c_heard():
+        found = Findings(play, unit.scenario)
+        for source in sources:
+            found.strike(source, _LIMIT, unit.stride)
+        if TWICE in unit.sources:
+            found.strike_twice(SOURCES, unit.pairs, unit.stride)
+        if POWER_CUT in unit.sources:
+            found.report.add(cut_everywhere(play, unit.scenario, LATENCY, _LIMIT, unit.stride))
+    return _Result(found.report, time.process_time() - began, checkpoints.findings())
 
 
 @define
@@ -249,14 +208,18 @@ def _explore_all(
     print(
         f"{'scenario':14} {'steps':>6} {'points':>8} {'violations':>11} {'seconds':>9}", flush=True
     )
+    pairs: Pairs = "all" if options.pairs else PAIRS
+    groups = _split(sources, options.jobs, len(scenarios))
     with _workers(options.jobs) as submit:
-        waiting = [
-            (
-                name,
-                [submit(_Unit(name, source, options.stride, options.seed)) for source in sources],
-            )
+        units = {
+            (name, group): _Unit(name, group, options.stride, options.seed, pairs)
             for name in scenarios
-        ]
+            for group in groups
+        }
+        # The longest first, so that no worker is left alone with one in the end.
+        ordered = sorted(units, key=lambda key: -_length(key[0], options.jobs))
+        futures = {key: submit(units[key]) for key in ordered}
+        waiting = [(name, [futures[name, group] for group in groups]) for name in scenarios]
         for name, results in waiting:
             row = _Row(name)
             for future in results:
@@ -271,13 +234,26 @@ def _explore_all(
     print(f"\n{checkpoints}")
     print("\n".join(f"  never reached: {checkpoint}" for checkpoint in checkpoints.unreached))
     if total.violations:
-        first = total.violations[0]
-        print(
-            f"\nfor the log of one: --scenario {first.scenario!r} --source {first.source!r} "
-            f"--point {first.point}"
-        )
+        print(f"\nfor the log of one: {total.violations[0].command}")
     print(f"\n{total}")
     return 1 if total.violations else 0
+
+
+def _split(sources: Sequence[str], jobs: int, scenarios: int) -> list[tuple[str, ...]]:
+    """*sources* in groups: one, unless there are so few scenarios that workers would idle."""
+    parts = min(len(sources), -(-jobs * _UNITS_A_WORKER // scenarios))
+    return [tuple(sources[part::parts]) for part in range(parts)]
+
+
+def _hush() -> None:
+    """What the engine reports of runs that are cut short, and of failures by design, is no news."""
+    logging.getLogger("terzetto").addHandler(logging.NullHandler())
+
+
+def _length(name: str, jobs: int) -> int:
+    """Task steps of a scenario that nobody strikes; not asked where nothing is shared out."""
+    _hush()
+    return run(play_of(SHIPPED[name])).steps if jobs > 1 else 0
 
 
 @contextmanager

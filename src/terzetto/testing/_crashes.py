@@ -18,6 +18,7 @@ from ..vocabulary import (
     CallId,
     Event,
     InvalidValue,
+    SessionHeader,
     SessionId,
     ToolResultBlock,
     ToolResultEvent,
@@ -25,7 +26,8 @@ from ..vocabulary import (
 )
 from ._disk import Latency, SimulatedDisk
 from ._explorer import Report, Violation, makers
-from ._invariants import Evidence, check_invariants
+from ._invariants import Evidence
+from ._judging import Log
 from ._life import Play, Resumed, Scenario, ctrl_c_heard, resume
 from ._recording import Answers, MakeAdapter, Recording
 from ._stage import Stage
@@ -33,6 +35,8 @@ from ._virtual import play
 from ._whole import whole_log
 
 POWER_CUT = "power cut"
+LATENCY = Latency.of(0.05)
+"""Of the disk whose power is cut, unless the scenario brings one of its own."""
 
 
 def explore_crashes(
@@ -40,7 +44,7 @@ def explore_crashes(
     model: MakeAdapter | Answers | None = None,
     *,
     name: str | None = None,
-    latency: Latency = Latency.of(0.05),
+    latency: Latency = LATENCY,
     seed: int = 0,
     limit: int = 10_000,
     stride: int = 1,
@@ -63,18 +67,25 @@ def explore_crashes(
     first, second = makers(scenario, model)
     played = Play(scenario=scenario, make_adapter=first, make_second=second, seed=seed)
     shown = name if name is not None else getattr(scenario, "__name__", "scenario")
-    report = Report()
     with ctrl_c_heard():
-        for point in range(1, limit + 1, stride):
-            cut = cut_power(played, point, latency)
-            if not cut.done:
-                report.steps = cut.steps
-                break
-            report.points += 1
-            problems = [problem for life in cut.lives for problem in life.problems(played)]
-            report.violations += [Violation(shown, POWER_CUT, point, p, seed) for p in problems]
-        else:
-            report.violations.append(Violation(shown, POWER_CUT, limit, "it never ended", seed))
+        return cut_everywhere(played, shown, latency, limit, stride)
+
+
+def cut_everywhere(
+    played: Play, shown: str, latency: Latency, limit: int = 10_000, stride: int = 1
+) -> Report:
+    """Cut the power at every point of *played*."""
+    report, seed = Report(), played.seed
+    for point in range(1, limit + 1, stride):
+        cut = cut_power(played, point, latency)
+        if not cut.done:
+            report.steps = cut.steps
+            break
+        report.points += 1
+        problems = [problem for life in cut.lives for problem in life.problems(played)]
+        report.violations += [Violation(shown, POWER_CUT, point, p, seed) for p in problems]
+    else:
+        report.violations.append(Violation(shown, POWER_CUT, limit, "it never ended", seed))
     return report
 
 
@@ -98,21 +109,21 @@ class Life:
     def resumed(self, played: Play) -> Resumed:
         """Resume it, and judge what comes of it."""
         resumed = resume(played, self.session_id, self.disk)
-        if resumed.session is not None:
-            resumed.problems += self._problems(resumed.session, resumed)
+        if resumed.header is not None:
+            resumed.problems += self._problems(played, resumed.header, resumed)
         where = f"(session {self.session_id}, {self.how})"
         resumed.problems = [f"{problem} {where}" for problem in resumed.problems]
         return resumed
 
-    def _problems(self, session: Session, resumed: Resumed) -> Iterator[str]:
+    def _problems(self, played: Play, header: SessionHeader, resumed: Resumed) -> Iterator[str]:
         events, length = resumed.events, resumed.length
-        yield from check_invariants(Evidence(events))
+        yield from played.judge.broken(Log.of(events), Evidence(events))
         known = min(self.stored, len(self.before))  # a session being resumed has more stored
         if list(events[:known]) != list(self.before[:known]):
             yield "8. the log does not begin with what was stored"
         left, repeated = _repeated(events[:length], self.started)
         yield from repeated
-        if session.header.durability != "lazy":  # which promises nothing of what it did
+        if header.durability != "lazy":  # which promises nothing of what it did
             yield from (f"5. {call_id!r} ran and its call is not in the log" for call_id in left)
 
 

@@ -21,7 +21,9 @@ from ..tools import Tool
 from ..vocabulary import Aborted, DisposedCause, Event, ParentCause, TurnEnd, UserCause
 from ._checkpoints import Checkpoints
 from ._invariants import check_invariants
-from ._life import Check, Invariants, Outcome, Play, Scenario, ctrl_c_heard, run
+from ._judging import Invariants
+from ._life import Check, Outcome, Play, Scenario, ctrl_c_heard, run
+from ._pairs import Pairs, struck_twice
 from ._recording import Answers, MakeAdapter, scripted
 from ._stage import SOURCES, Source, Stage
 
@@ -31,7 +33,7 @@ class Violation:
     """Something that must not happen, and how to make it happen again.
 
     *point* counts task steps from 1; for a source that strikes inside bodies or listeners,
-    it counts those. *seed* is the scheduler's.
+    it counts those. *seed* is the scheduler's. *then*: who struck again, how many steps later.
     """
 
     scenario: str
@@ -39,9 +41,21 @@ class Violation:
     point: int
     problem: str
     seed: int = 0
+    then: str = ""
+
+    @property
+    def command(self) -> str:
+        """Plays it again and prints its log, if the scenario is one of the shipped ones."""
+        name, _, after = self.then.removesuffix(" later").rpartition(", ")
+        then = f" --then {name!r} --after {after}" if name else ""
+        return (
+            f"python -m terzetto.testing.explore --scenario {self.scenario!r} "
+            f"--source {self.source!r} --point {self.point}{then} --seed {self.seed}"
+        )
 
     def __str__(self) -> str:
-        where = f"{self.scenario}, {self.source}, point {self.point}, seed {self.seed}"
+        point = f"point {self.point}, then {self.then}" if self.then else f"point {self.point}"
+        where = f"{self.scenario}, {self.source}, {point}, seed {self.seed}"
         return f"{where}: {self.problem}"
 
 
@@ -57,6 +71,11 @@ class Report:
     def __str__(self) -> str:
         return f"{self.points:,} points, {len(self.violations):,} violations"
 
+    def add(self, other: Report) -> None:
+        """What *other* found of the same scenario."""
+        self.points += other.points
+        self.violations += other.violations
+
 
 def explore(
     scenario: Scenario,
@@ -70,6 +89,7 @@ def explore(
     seed: int = 0,
     limit: int = 10_000,
     stride: int = 1,
+    pairs: Pairs = 0,
 ) -> Report:
     """Run *scenario* struck at every point from every source, and check each run.
 
@@ -87,6 +107,8 @@ def explore(
         seed: Of Trio's scheduler, so that a point is the same moment in every run.
         limit: Most points per source; reaching it is itself a violation.
         stride: Every how many points to strike; 1 is all of them.
+        pairs: How many runs are struck a second time, by another of *sources*, while they
+            unwind: a sample by *seed*, or ``"all"`` of them, which are many thousands.
 
     A run that hangs is a violation, too: time is virtual, and the run is given up when every
     task is blocked for ever. Not to be called inside a Trio run; from the main thread, else
@@ -105,7 +127,12 @@ def explore(
     )
     shown = name if name is not None else getattr(scenario, "__name__", "scenario")
     with ctrl_c_heard():
-        return _explore(play, shown, sources, limit, stride)
+        found = Findings(play, shown)
+        for source in sources:
+            found.strike(source, limit, stride)
+        if pairs:
+            found.strike_twice(sources, pairs, stride)
+    return found.report
 
 
 def calling(tool: Tool, /, **arguments: object) -> Scenario:
@@ -134,41 +161,63 @@ def makers(
     return (given, given) if callable(given) else (scripted(given), scripted(()))
 
 
-def _explore(play: Play, name: str, sources: Sequence[Source], limit: int, stride: int) -> Report:
-    report = Report()
+@define
+class Findings:
+    """What an exploration of one scenario finds. Made by the parts of it, one after the other."""
 
-    def tell(source: str, point: int, problems: Sequence[str]) -> None:
-        report.violations += [Violation(name, source, point, p, play.seed) for p in problems]
+    play: Play
+    name: str
+    report: Report = field(factory=Report)
+    unstruck: Outcome = field(init=False)
 
-    unstruck = run(play)
-    report.steps = unstruck.steps
-    tell("nobody", 0, unstruck.problems)
-    for source in sources:
-        for point in range(1, limit + 1, stride):
-            outcome = run(play, source, point)
+    def __attrs_post_init__(self) -> None:
+        self.unstruck = run(self.play)
+        self.report.steps = self.unstruck.steps
+        self.tell("nobody", 0, self.unstruck.problems)
+
+    def tell(self, source: str, point: int, problems: Sequence[str], second: str = "") -> None:
+        seed = self.play.seed
+        for problem in problems:
+            self.report.violations.append(
+                Violation(self.name, source, point, problem, seed, second)
+            )
+
+    def strike(self, source: Source, limit: int, stride: int) -> None:
+        """Strike once, at every point."""
+        first = max(1, self.unstruck.first_agent) if source.to_agent else 1
+        for point in range(first, limit + 1, stride):
+            outcome = run(self.play, source, point)
             if not outcome.stage.struck:
-                break
-            report.points += 1
-            tell(source.name, point, problems_of(outcome, unstruck, source))
-        else:
-            tell(source.name, limit, ["it never ended"])
-    return report
+                return
+            self.report.points += 1
+            self.tell(source.name, point, problems_of(outcome, self.unstruck, source))
+        self.tell(source.name, limit, ["it never ended"])
+
+    def strike_twice(self, sources: Sequence[Source], pairs: Pairs, stride: int) -> None:
+        """Strike again while the first strike is being followed."""
+        found = struck_twice(self.play, self.name, self.unstruck, sources, pairs, stride)
+        for pair, outcome in found:
+            self.report.points += 1
+            second = pair.second
+            problems = problems_of(outcome, self.unstruck, pair.source, second.source)
+            told = f"{second.source.name}, {second.after} later"
+            self.tell(pair.source.name, pair.point, problems, told)
 
 
-def problems_of(outcome: Outcome, unstruck: Outcome, source: Source) -> list[str]:
-    """What is wrong with a struck run, its endings included."""
-    return outcome.problems + _ending_problems(outcome.events, unstruck.events, source)
+def problems_of(outcome: Outcome, unstruck: Outcome, *sources: Source) -> list[str]:
+    """What is wrong with a run that *sources* struck, its endings included."""
+    return outcome.problems + _ending_problems(outcome.events, unstruck.events, sources)
 
 
 def _ending_problems(
-    events: Sequence[Event], unstruck: Sequence[Event], source: Source
+    events: Sequence[Event], unstruck: Sequence[Event], sources: Sequence[Source]
 ) -> list[str]:
     """A turn ends as in the run that nobody struck, or says who ended it."""
     endings = [e.data.ending for e in unstruck if isinstance(e.data, TurnEnd)]
     natural = {type(ending) for ending in endings}
     # What a struck scenario leaves behind is ended by leaving its blocks.
-    causes = {source.cause, DisposedCause(), ParentCause()}
-    if not source.host or source.name.startswith("KeyboardInterrupt"):
+    causes = {DisposedCause(), ParentCause(), *(source.cause for source in sources)}
+    if any(not source.host or source.interrupts for source in sources):
         # The scenario goes on and may cancel an `ask` of its own; so may Ctrl-C, in a nursery
         # of the scenario's, before the engine hears of it. The host's cancel never does.
         causes.add(UserCause())

@@ -37,25 +37,25 @@ def _tools() -> list[Tool]:
     return [look, act]
 
 
-async def _two_turns(stage: Stage, durability: Durability) -> None:
+async def _turns(stage: Stage, durability: Durability, *prompts: str) -> None:
     _on_a_slow_disk(stage)
     async with (
         stage.open_engine(_tools(), durability=durability) as engine,
         stage.open_agent(engine) as agent,
     ):
-        stage.send("followup", "go")
-        stage.send("followup", "and then")
+        for prompt in prompts:
+            stage.send("followup", prompt)
         await agent.wait_idle()
 
 
 async def lazy(stage: Stage) -> None:
     """Two turns that never wait for a slow disk; what they leave is written behind."""
-    await _two_turns(stage, "lazy")
+    await _turns(stage, "lazy", "go", "and then")
 
 
 async def each(stage: Stage) -> None:
-    """Two turns that wait for a slow disk after all they record."""
-    await _two_turns(stage, "each")
+    """A turn that waits for a slow disk after all it records."""
+    await _turns(stage, "each", "go")
 
 
 async def behind(stage: Stage) -> None:
@@ -79,7 +79,6 @@ async def reading_back(stage: Stage) -> None:
     _on_a_slow_disk(stage)
     async with stage.open_engine(_tools()) as engine, stage.open_agent(engine) as agent:
         stage.send("followup", "go")
-        stage.send("followup", "and then")
         await agent.wait_idle()
         with suppress(StoreError):
             last = len(await agent.session.read()) - 1
@@ -93,6 +92,7 @@ CALLS: Answers = [
     answer(Delay(0.1), "Ok."),
     answer(Delay(0.2), say("Well, "), Delay(0.2), say("well.")),
 ]
+BRIEF: Answers = [answer(say("One"), call("look"), call("act")), answer(Delay(0.1), "Ok.")]
 MUCH: Answers = [
     answer(*map(say, "much to say " * 6), call("act"), call("act")),
     answer(Delay(0.1), "Ok."),
@@ -101,7 +101,7 @@ MUCH: Answers = [
 
 SAVING: Mapping[str, tuple[Scenario, MakeAdapter | Answers]] = {
     "lazy": (lazy, CALLS),
-    "each": (each, CALLS),
+    "each": (each, BRIEF),
     "behind": (behind, MUCH),
-    "reading back": (reading_back, CALLS),
+    "reading back": (reading_back, BRIEF),
 }

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 
 from attrs import field, frozen
 
-from ._life import Scenario
+from ._checkpoints import Checkpoints
+from ._explorer import makers
+from ._life import Play, Scenario
 from ._recording import Answers, MakeAdapter
 from ._scenarios_doors import DOORS
 from ._scenarios_lives import LIVES
@@ -26,6 +28,21 @@ class Shipped:
     @property
     def does(self) -> str:
         return (self.scenario.__doc__ or "").strip().partition("\n")[0]
+
+
+def play_of(
+    shipped: Shipped, seed: int = 0, checkpoints: Checkpoints | None = None, *, told: bool = False
+) -> Play:
+    """What is played of *shipped*."""
+    first, second = makers(shipped.scenario, shipped.model)
+    return Play(
+        scenario=shipped.scenario,
+        make_adapter=first,
+        make_second=second,
+        seed=seed,
+        checkpoints=checkpoints,
+        told=told,
+    )
 
 
 def _shipped() -> Mapping[str, Shipped]:

@@ -40,6 +40,7 @@ class Source:
 
     *cause* is what a turn that it cuts must say. *host*: the whole program is stopped.
     *inside*: Ctrl-C comes inside the n-th body or listener, instead of between two steps.
+    *to_agent*: it strikes the stage's agent, so it begins when there is one.
     """
 
     name: str
@@ -47,6 +48,12 @@ class Source:
     cause: CancelCause
     host: bool = False
     inside: Inside | None = None
+    to_agent: bool = False
+
+    @property
+    def interrupts(self) -> bool:
+        """Whether it may send a KeyboardInterrupt."""
+        return self.name.startswith("KeyboardInterrupt")
 
 
 @define(eq=False)
@@ -73,6 +80,8 @@ class Stage:
     set_aside: bool = False
     struck: bool = False
     strike_text: str = ""
+    struck_again: bool = False
+    second_strike_text: str = ""
     lengths_at_strike: list[int] = field(factory=list)
     expectations: list[tuple[Callable[[], bool], str]] = field(factory=list)
     _inside: int = 0
@@ -300,11 +309,11 @@ def _interrupt(stage: Stage) -> None:
 
 _GONE = DisposedCause()
 SOURCES: tuple[Source, ...] = (
-    Source("user", _cancel(UserCause()), UserCause()),
-    Source("user, inbox kept", _cancel(UserCause(), keep_inbox=True), UserCause()),
-    Source("parent", _cancel(ParentCause()), ParentCause()),
-    Source("hook", _cancel(HookCause("explored")), HookCause("explored")),
-    Source("dispose", _dispose, _GONE),
+    Source("user", _cancel(UserCause()), UserCause(), to_agent=True),
+    Source("user, inbox kept", _cancel(UserCause(), keep_inbox=True), UserCause(), to_agent=True),
+    Source("parent", _cancel(ParentCause()), ParentCause(), to_agent=True),
+    Source("hook", _cancel(HookCause("explored")), HookCause("explored"), to_agent=True),
+    Source("dispose", _dispose, _GONE, to_agent=True),
     Source("host cancel", _host, _GONE, host=True),
     Source("host deadline", _deadline, _GONE, host=True),
     Source("KeyboardInterrupt", _interrupt, _GONE, host=True),
