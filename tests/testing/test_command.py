@@ -13,7 +13,12 @@ import trio
 
 from terzetto import tool
 from terzetto.llm.scripted import call
-from terzetto.testing import SOURCES, Stage, _command as command_module
+from terzetto.testing import (
+    SOURCES,
+    Stage,
+    _command as command_module,
+    _shipped as shipped_module,
+)
 from terzetto.testing._command import engine_checkpoints, main
 from terzetto.testing._shipped import SHIPPED, Shipped
 
@@ -103,7 +108,8 @@ def careless(monkeypatch: pytest.MonkeyPatch) -> None:
             await agent.wait_idle()
 
     found = {**SHIPPED, "careless": Shipped("careless", scenario, [call("hold"), "Done."])}
-    monkeypatch.setattr(command_module, "SHIPPED", found)
+    for module in (command_module, shipped_module):
+        monkeypatch.setattr(module, "SHIPPED", found)
 
 
 @pytest.mark.usefixtures("careless")
@@ -113,8 +119,11 @@ def test_violations_are_told_with_the_way_to_them(capsys: pytest.CaptureFixture[
     assert code == 1
     found = re.findall(r"careless, user, point (\d+), seed 0: something is left open", out)
     assert found
+    # The first one is told again, as the shortest story.
+    assert found.pop() == found[0]
     assert out.splitlines()[-1].endswith(f", {len(found)} violations")
     assert f"--scenario 'careless' --source 'user' --point {found[0]}" in out
+    assert "waits at testing/test_command.py" in out
     code, log = run(["--scenario", "careless", "--source", "user", "--point", found[0]], capsys)
     assert code == 1
     assert "  something is left open" in log

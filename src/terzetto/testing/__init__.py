@@ -41,6 +41,8 @@ from ._orphans import (
     living as living,
 )
 from ._requests import check_requests as check_requests
+from ._script_acts import Act as Act, MakeTools as MakeTools, Script as Script
+from ._shrinking import Trace as Trace, shortest_trace as shortest_trace
 from ._simulate_judge import SessionCheck as SessionCheck
 from ._simulate_plan import Simulation as Simulation
 from ._simulate_run import Simulated as Simulated, simulate as simulate

@@ -21,13 +21,15 @@ from typing import TypeAlias
 
 from attrs import define, field, frozen
 
+from ..vocabulary import InvalidValue
 from ._checkpoints import Checkpoints
 from ._crashes import LATENCY, POWER_CUT, cut_everywhere
 from ._explorer import Findings, Report, Violation
 from ._life import Second, ctrl_c_heard, run
 from ._pairs import Pairs
 from ._replaying import replay, replay_cut
-from ._shipped import SHIPPED, play_of
+from ._shipped import SHIPPED, play_of, shipped
+from ._shrinking import kind_of, shortest_trace
 from ._stage import SOURCES
 
 _ABOUT = """\
@@ -49,12 +51,14 @@ ENGINE = (
 )
 """Whose checkpoints are counted: paths under the package."""
 
+_ONLY_THIS = "only this one; module:attribute, or path.py:attribute, is one of yours"
 TWICE = "two strikes"
 PAIRS = 12
 """Second strikes of each scenario that are tried unless all of them are asked for."""
 
 _LIMIT = 10_000
 _UNITS_A_WORKER = 4
+_MOST_TRACES = 3
 _NAMES = [*(source.name for source in SOURCES), POWER_CUT, TWICE]
 _BY_NAME = {source.name: source for source in SOURCES}
 _Findings: TypeAlias = tuple[frozenset[int], frozenset[int]]
@@ -89,7 +93,7 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--all", action="store_true", help="every scenario and every source (the default)")
     add("--list", action="store_true", help="show the scenarios and the sources")
-    add("--scenario", action="append", choices=list(SHIPPED), metavar="NAME", help="only this one")
+    add("--scenario", action="append", type=_scenario, metavar="NAME", help=_ONLY_THIS)
     add("--source", action="append", choices=_NAMES, metavar="NAME", help="only this one")
     add("--stride", type=_positive, default=1, metavar="N", help="strike every N points")
     add("--pairs", action="store_true", help="all second strikes, instead of a sample: hours")
@@ -108,11 +112,18 @@ def _positive(text: str) -> int:
     return number
 
 
+def _scenario(text: str) -> str:
+    try:
+        return shipped(text).name
+    except InvalidValue as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
 def _list() -> int:
     width = max(map(len, [*SHIPPED, *_NAMES]))
     print("scenarios")
-    for name, shipped in SHIPPED.items():
-        print(f"  {name:{width}}  {shipped.does}")
+    for name, scene in SHIPPED.items():
+        print(f"  {name:{width}}  {scene.does}")
     print("sources")
     for source in SOURCES:
         print(f"  {source.name:{width}}  a turn that it cuts ends by {source.cause}")
@@ -125,15 +136,15 @@ def _replay(scenarios: Sequence[str], sources: Sequence[str], options: argparse.
     if len(scenarios) != 1 or len(sources) != 1:
         print("--point needs one --scenario and one --source", file=sys.stderr)
         return 2
-    shipped, point = SHIPPED[scenarios[0]], options.point
-    play = play_of(shipped, options.seed, told=True)
+    scene, point = shipped(scenarios[0]), options.point
+    play = play_of(scene, options.seed, told=True)
     if sources[0] == TWICE:
         print("--point needs the first source of two, and --then the second", file=sys.stderr)
         return 2
     if sources[0] == POWER_CUT:
-        return replay_cut(play, shipped.name, point)
+        return replay_cut(play, scene.name, point)
     second = Second(_BY_NAME[options.then], options.after) if options.then else None
-    return replay(play, shipped.name, _BY_NAME[sources[0]], point, second)
+    return replay(play, scene.name, _BY_NAME[sources[0]], point, second)
 
 
 # --- all of them ----------------------------------------------------------------------
@@ -164,7 +175,7 @@ def _work(unit: _Unit) -> _Result:
     _hush()
     began = time.process_time()
     checkpoints = engine_checkpoints().fresh()
-    play = play_of(SHIPPED[unit.scenario], unit.seed, checkpoints)
+    play = play_of(shipped(unit.scenario), unit.seed, checkpoints)
     sources = [_BY_NAME[name] for name in unit.sources if name in _BY_NAME]
     with ctrl_c_heard():
         found = Findings(play, unit.scenario)
@@ -233,10 +244,19 @@ def _explore_all(
             total.violations += row.violations
     print(f"\n{checkpoints}")
     print("\n".join(f"  never reached: {checkpoint}" for checkpoint in checkpoints.unreached))
-    if total.violations:
-        print(f"\nfor the log of one: {total.violations[0].command}")
+    for violation in _first_of_each(total.violations):
+        scene = shipped(violation.scenario)
+        print(f"\n{shortest_trace(violation, scene.scenario, scene.model)}", flush=True)
     print(f"\n{total}")
     return 1 if total.violations else 0
+
+
+def _first_of_each(violations: Sequence[Violation]) -> list[Violation]:
+    """One of each kind, and of few kinds: whoever mends those runs it again."""
+    kinds = dict[str, Violation]()
+    for violation in violations:
+        kinds.setdefault(kind_of(violation.problem), violation)
+    return list(kinds.values())[:_MOST_TRACES]
 
 
 def _split(sources: Sequence[str], jobs: int, scenarios: int) -> list[tuple[str, ...]]:
@@ -253,7 +273,7 @@ def _hush() -> None:
 def _length(name: str, jobs: int) -> int:
     """Task steps of a scenario that nobody strikes; not asked where nothing is shared out."""
     _hush()
-    return run(play_of(SHIPPED[name])).steps if jobs > 1 else 0
+    return run(play_of(shipped(name))).steps if jobs > 1 else 0
 
 
 @contextmanager

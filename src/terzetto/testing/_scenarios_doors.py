@@ -13,7 +13,8 @@ from ..vocabulary import CorruptLog, DuplicateName, SessionHeader, SessionId, St
 from ._disk import SimulatedDisk
 from ._life import Scenario
 from ._recording import Answers, MakeAdapter
-from ._scenarios_turns import REFUSED, nursery_of_the_host
+from ._scenarios_turns import nursery_of_the_host
+from ._script_acts import REFUSED
 from ._stage import Stage
 
 

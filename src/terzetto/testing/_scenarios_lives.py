@@ -14,7 +14,8 @@ from ..vocabulary import TurnEnd
 from ._disk import Latency, SimulatedDisk
 from ._life import Scenario
 from ._recording import Answers, MakeAdapter
-from ._scenarios_turns import REFUSED, nursery_of_the_host, slowly
+from ._scenarios_turns import nursery_of_the_host, slowly
+from ._script_acts import REFUSED
 from ._stage import Stage
 
 D = TypeVar("D")

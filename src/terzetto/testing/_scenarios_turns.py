@@ -8,28 +8,21 @@ from contextlib import asynccontextmanager, suppress
 import trio
 
 from .. import (
-    AgentBusy,
-    AgentDisposed,
     End,
     Enter,
-    MessageDiscarded,
     PreStep,
     Reject,
     RequestFailed,
     Retry,
     ToolRun,
-    TurnFailed,
     UserMessage,
     tool,
 )
 from ..llm.scripted import Delay, answer, call, finish_error, say, think
-from ..vocabulary import ActivityCancelled
 from ._life import Scenario
 from ._recording import Answers, MakeAdapter
+from ._script_acts import REFUSED
 from ._stage import Stage
-
-REFUSED = (AgentDisposed, MessageDiscarded, TurnFailed, ActivityCancelled, AgentBusy)
-"""What a scenario that was struck may be told instead of what it asked for."""
 
 
 @asynccontextmanager

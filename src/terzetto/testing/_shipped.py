@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from pkgutil import resolve_name
+from types import ModuleType
 
 from attrs import field, frozen
 
+from ..vocabulary import InvalidValue
 from ._checkpoints import Checkpoints
 from ._explorer import makers
 from ._life import Play, Scenario
@@ -30,13 +36,50 @@ class Shipped:
         return (self.scenario.__doc__ or "").strip().partition("\n")[0]
 
 
+def shipped(name: str) -> Shipped:
+    """The scenario of that *name*, or one of yours: ``module:attribute``, or a path instead
+    of the module.
+
+    Raises `InvalidValue`, which says what was looked for and what there is.
+    """
+    if name in SHIPPED:
+        return SHIPPED[name]
+    place, colon, attribute = name.rpartition(":")
+    if not colon or not place or not attribute:
+        raise InvalidValue(
+            f"scenario: expected one of the names that --list shows, or module:attribute, "
+            f"got {name!r}"
+        )
+    try:
+        found = getattr(_module(place), attribute)
+    except (ImportError, OSError, AttributeError) as error:
+        raise InvalidValue(f"scenario {name!r}: {error}") from error
+    if not callable(found):
+        raise InvalidValue(f"scenario {name!r}: expected an async function or a Script")
+    return Shipped(name, found, getattr(found, "model", ()))
+
+
+def _module(place: str) -> ModuleType:
+    if not place.endswith(".py"):
+        module: ModuleType = resolve_name(place)
+        return module
+    path = Path(place).resolve()
+    spec = spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"there is no module in {place!r}")
+    found = module_from_spec(spec)
+    sys.modules.setdefault(path.stem, found)
+    spec.loader.exec_module(found)
+    return found
+
+
 def play_of(
-    shipped: Shipped, seed: int = 0, checkpoints: Checkpoints | None = None, *, told: bool = False
+    scene: Shipped, seed: int = 0, checkpoints: Checkpoints | None = None, *, told: bool = False
 ) -> Play:
-    """What is played of *shipped*."""
-    first, second = makers(shipped.scenario, shipped.model)
+    """What is played of *scene*."""
+    first, second = makers(scene.scenario, scene.model)
     return Play(
-        scenario=shipped.scenario,
+        scenario=scene.scenario,
         make_adapter=first,
         make_second=second,
         seed=seed,

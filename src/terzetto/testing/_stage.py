@@ -82,6 +82,8 @@ class Stage:
     strike_text: str = ""
     struck_again: bool = False
     second_strike_text: str = ""
+    acts: list[str] = field(factory=list)
+    acts_at_strike: list[str] = field(factory=list)
     lengths_at_strike: list[int] = field(factory=list)
     expectations: list[tuple[Callable[[], bool], str]] = field(factory=list)
     _inside: int = 0
@@ -233,6 +235,7 @@ class Stage:
         """Remember that and where the run was struck."""
         self.struck = True
         self.strike_text = text
+        self.acts_at_strike = list(self.acts)
         self.lengths_at_strike = [len(session.events) for session in self.sessions]
 
     def _new_id(self) -> MessageId:

@@ -32,7 +32,7 @@ Ts = TypeVarTuple("Ts")
 MAX_SECONDS = 3_600.0
 MAX_STEPS = 100_000
 
-_TRIO = trio.__name__ + "."
+_TRIO = (trio.__name__ + ".", "trio_util.")
 _PATIENCE = 0.2
 """Real seconds that a run stands still for a thread, which may be waiting for the run."""
 _LONG = 10.0
