@@ -80,6 +80,7 @@ def _of_a_session(world: World, session: Session, events: Sequence[Event]) -> It
         if not problem.endswith(excused):
             yield problem
     yield from _drift(session, events)
+    yield from check_trace(events)
     asked = world.asked_by(name)
     if world.plan.level == "lazy" and name in world.broken:  # what was lost was asked as well
         sent = [_bytes(each.request) for each in rebuild(session.header, events)]

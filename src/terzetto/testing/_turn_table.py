@@ -23,6 +23,7 @@ State: TypeAlias = Literal[
     "between",
     "ending",
     "failing",
+    "patched",
     "started",
     "prompt",
     "input",
@@ -47,7 +48,8 @@ STATES: Final[dict[State, str]] = {
     "claimed": "input is claimed for the next step",
     "between": "a step has ended",
     "ending": "a step was cut before its request was whole: the turn has to end",
-    "failing": "a step was closed without what it had delivered or owed: the turn has failed",
+    "failing": "a step was closed without what it had delivered: the turn has failed",
+    "patched": "a step was closed by recovery, which answered calls: the turn has to end",
     "started": "a step is open, nothing of its request is in the log",
     "prompt": "admission: the prompt is in the log",
     "input": "admission: input is in the log",
@@ -88,7 +90,7 @@ _REQUEST: tuple[State, ...] = (*_BREATH, "streaming")
 _BOUNDARY: tuple[State, ...] = ("opened", "claimed", "between")
 _IN_A_STEP: tuple[State, ...] = (*_REQUEST, "finished", "waiting", "calling", "recovering")
 _IN_A_STEP += ("answered", "cut")
-_LIVE: tuple[State, ...] = ("idle", *_BOUNDARY, "ending", "failing", *_IN_A_STEP)
+_LIVE: tuple[State, ...] = ("idle", *_BOUNDARY, "ending", "failing", "patched", *_IN_A_STEP)
 _NATURAL = (r.this_turn, r.not_closing)
 
 ROWS: Final[tuple[Row, ...]] = (
@@ -121,7 +123,9 @@ ROWS: Final[tuple[Row, ...]] = (
         r.had_an_answer,
     ),
     _row(["between"], "turn/end blocked", "idle", *_NATURAL, r.owes_a_request, r.all_claimed),
-    _row([*_BOUNDARY, "ending"], "turn/end aborted", "idle", r.this_turn, r.all_put_back),
+    _row(
+        [*_BOUNDARY, "ending", "patched"], "turn/end aborted", "idle", r.this_turn, r.all_put_back
+    ),
     _row(
         ["opened", "claimed"],
         "turn/end error",
@@ -130,9 +134,15 @@ ROWS: Final[tuple[Row, ...]] = (
         r.or_a_defect,
         r.claimed_or_defect,
     ),
-    _row(["between", "ending", "failing"], "turn/end error", "idle", r.this_turn, r.or_a_defect),
     _row(
-        [*_BOUNDARY, "ending", "failing"],
+        ["between", "ending", "failing", "patched"],
+        "turn/end error",
+        "idle",
+        r.this_turn,
+        r.or_a_defect,
+    ),
+    _row(
+        [*_BOUNDARY, "ending", "failing", "patched"],
         "turn/end interrupted",
         "repaired",
         r.this_turn,
@@ -249,9 +259,12 @@ ROWS: Final[tuple[Row, ...]] = (
         s.next_result,
         s.says_what_is_known,
     ),
+    # A store that failed, and a cancel at the same moment: the batch left calls unanswered.
+    _row(["recovering"], "tool/call", "recovering", r.this_step, s.next_call),
+    _row(["recovering"], "tool/result", "recovering", r.this_step, s.was_recorded, s.next_result),
     # ends of steps
     _row(["answered", "cut"], "step/end", "between", r.this_step),
-    _row(["recovering"], "step/end", "failing", r.this_step, s.is_answered),
+    _row(["recovering"], "step/end", "patched", r.this_step, s.is_answered),
     _row(_REQUEST, "step/end", "between", r.this_step, s.request_is_whole, s.nothing_delivered),
     _row(_REQUEST, "step/end", "ending", r.this_step, s.request_is_not_whole),
     _row(["streaming"], "step/end", "failing", r.this_step, s.something_delivered),
