@@ -181,7 +181,10 @@ class _Drawing:
         return Call(tool=self.pick(_TOOLS), does=does)
 
     def deed(self) -> str:
-        kind = self.pick(_DOES) if self.chance.random() < 0.996 else "ctrl-c"
+        rare = self.chance.random()
+        if rare < 0.012:
+            return "ctrl-c" if rare < 0.003 else "power cut"  # the life is over
+        kind = self.pick(_DOES)
         return kind + self.while_() if kind in _TIMED else kind
 
     # --- lives ----------------------------------------------------------------------------

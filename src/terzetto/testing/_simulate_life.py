@@ -113,6 +113,7 @@ class Living:
             new_id=world.new_id,
         ) as engine:
             world.engine = engine
+            world.power_cut = lambda: self._end(Act(do="power cut"))
             world.left, world.unsaved = engine.statistics, engine.unsaved
             engine.scope.hooks.session_created.listen(world.opened_session)
             register(world, engine.scope, self.life.listeners, "")

@@ -62,6 +62,7 @@ DOES = (
     "raise",
     "exit",
     "ctrl-c",
+    "power cut",
     "shield",
     "swallow",
     "replace",

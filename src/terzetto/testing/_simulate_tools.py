@@ -104,6 +104,10 @@ async def _do(world: World, run: ToolRun, effect: str, kind: str, value: str) ->
         case "ctrl-c":
             world.ended_by = world.ended_by or "ctrl-c"
             raise KeyboardInterrupt
+        case "power cut":
+            if world.power_cut is not None and not world.dead:
+                world.power_cut()
+            await trio.sleep_forever()
         case "shield":
             with trio.CancelScope(shield=True):
                 await trio.sleep(seconds(value))

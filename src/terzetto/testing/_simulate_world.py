@@ -89,6 +89,7 @@ class World:
     stage: Stage = field(init=False)
     number: int = field(default=0, init=False)
     dead: bool = field(default=False, init=False)
+    power_cut: Callable[[], None] | None = field(default=None, init=False)
     engine: Engine | None = field(default=None, init=False)
     troubled: bool = field(default=False, init=False)
     ended_by: str | None = field(default=None, init=False)
