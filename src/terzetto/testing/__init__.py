@@ -1,5 +1,6 @@
 """What your own tests can import: the explorer of cancellations, simulations, invariants."""
 
+from ._adapter_check import check_adapter as check_adapter
 from ._checkpoints import Checkpoint as Checkpoint, Checkpoints as Checkpoints
 from ._crashes import explore_crashes as explore_crashes
 from ._disk import (

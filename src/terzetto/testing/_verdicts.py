@@ -51,6 +51,7 @@ VERDICTS: Mapping[str, str] = MappingProxyType(
         "no-finish": "ends without saying how",
         "after-finish": "sends something after the end",
         "loses-prefix": "loses what had arrived when the connection broke",
+        "takes-truncation": "takes an answer that broke off for a whole one",
         "unclassified": "raises an error without a code",
         "tells-secret": "shows its key",
         "unstable-bytes": "sends other bytes for the same request",
