@@ -44,7 +44,8 @@ def test_scripted_model_is_right():
 
 # --- a provider of our own: lines of JSON over HTTP ---------------------------------------------
 
-LINES = b'{"text": "You"}\n{"text": " said hello."}\n{"done": true}\n'  # ends with the connection
+# It ends with the connection.
+LINES = b'{"text": "You"}\n{"text": " said"}\n{"text": " hello."}\n{"done": true}\n'
 REPLY = b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n" + LINES
 
 
