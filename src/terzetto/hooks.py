@@ -111,12 +111,23 @@ class _Point(Generic[L]):
 
     def listeners(self) -> tuple[L, ...]:
         """All that a dispatch would call, outermost scope first."""
-        if self.parent is None:
-            return self._listeners
-        return self.parent.listeners() + self._listeners
+        found, point = self._listeners, self.parent
+        while point is not None:
+            if point._listeners:
+                found = point._listeners + found
+            point = point.parent
+        return found
 
+    # A loop, not a recursion: every call of a tool asks four points.
     def __bool__(self) -> bool:
-        return bool(self._listeners) or (self.parent is not None and bool(self.parent))
+        if self._listeners:
+            return True
+        point = self.parent
+        while point is not None:
+            if point._listeners:
+                return True
+            point = point.parent
+        return False
 
 
 # The engine gives these two back the KeyboardInterrupt that its own frames hold off:
@@ -226,16 +237,24 @@ class Waterfall(_Point[Callable[[V, Proceed[V, D]], Awaitable[D]]], Generic[V, D
 
     async def run(self, value: V, final: Callable[[V], Awaitable[D]]) -> D:
         """The decision about *value*; *final* is the innermost one."""
-        listeners = self.listeners()
-        if not listeners:
+        if not self:
             return await final(value)
-        if len(listeners) == 1:  # mostly; inside of it is the decision itself
 
-            def proceed(changed: V | object = _SAME, /) -> Awaitable[D]:
-                return final(value if changed is _SAME else changed)  # type: ignore[arg-type]
+        def inner(changed: V | object = _SAME, /) -> Awaitable[D]:
+            return final(value if changed is _SAME else changed)  # type: ignore[arg-type]
 
-            return await await_listener(listeners[0](value, proceed))
-        return await _Call(listeners, final).step(0, value)
+        return await self.around(value, inner)
+
+    def around(self, value: V, inner: Proceed[V, D]) -> Awaitable[D]:
+        """`run` for an *inner* decision that knows the value itself where it is called
+        without one: a lone listener is given *inner* as its ``proceed``, with nothing between.
+
+        To be awaited at once. There has to be a listener.
+        """
+        listeners = self.listeners()
+        if len(listeners) == 1:
+            return await_listener(listeners[0](value, inner))
+        return _Call(listeners, inner).step(0, value)
 
 
 _SAME = object()

@@ -321,6 +321,7 @@ def test_5_a_result_that_is_withheld(monkeypatch: pytest.MonkeyPatch) -> None:
         return aborted() if pipeline_module.cancelled_here() else outcome
 
     monkeypatch.setattr(pipeline_module.ToolPipeline, "review", review)
+    monkeypatch.setattr(pipeline_module.ToolPipeline, "review_now", lambda self, call: None)
     assert_bites(run("user"), "5", "withheld")
 
 

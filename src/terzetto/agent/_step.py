@@ -10,13 +10,12 @@ from __future__ import annotations
 import logging
 
 import trio
-from attrs import define, evolve, field, frozen
+from attrs import define, field, frozen
 
 from ..llm import ChunkStream, PreparedCall, StreamCall
 from ..session import AgentView, Closing, Session, anchor_draft, answer_draft, closers
-from ..tools import ToolBatch, ToolOutcome, ToolPipeline
+from ..tools import ToolBatch, ToolPipeline
 from ..vocabulary import (
-    APPEND,
     AbortedFinish,
     AssistantChunk,
     ErrorFinish,
@@ -30,11 +29,6 @@ from ..vocabulary import (
     RetryPolicy,
     StepEnd,
     StepStart,
-    ToolCallBlock,
-    ToolCallEvent,
-    ToolResultBlock,
-    ToolResultEvent,
-    ToolSource,
     UserMessage,
     chain_text,
     is_complete,
@@ -48,6 +42,7 @@ from ._run_state import RunState
 from ._saving import Saving
 from ._scope import AgentScope
 from ._services import Services
+from ._step_log import StepLog as StepLog
 
 logger = logging.getLogger("terzetto")
 
@@ -257,42 +252,3 @@ class StepRunner:
 
 async def _end(value: RequestFailed) -> FailureDecision:
     return End()
-
-
-@define(eq=False)
-class StepLog:
-    """Where a batch of one step is recorded."""
-
-    turn: int
-    step: int
-    session: Session
-    state: RunState
-    saving: Saving
-
-    def call(self, call: ToolCallBlock) -> int:
-        event = ToolCallEvent(self.turn, self.step, call.id, call.name, call.arguments)
-        return self.session.append(event).seq
-
-    def result(self, call: ToolCallBlock, call_seq: int, outcome: ToolOutcome) -> None:
-        """Append the result, then its contexts as next-step input (C118)."""
-        block = ToolResultBlock(call.id, outcome.content, outcome.is_error)
-        message = UserMessage((block,), ToolSource(call.id), self.session.new_id())
-        event = ToolResultEvent(self.turn, self.step, message, outcome.error)
-        self.session.append(event, APPEND, (call_seq,))
-        for context in outcome.contexts:
-            if context.id in self.session.pending.seen:
-                # The same message was deferred before: both times are meant.
-                context = evolve(context, id=self.session.new_id())
-            self.state.inbox.append("next-step", context)
-
-    def must_flush(self, read_only: bool = False) -> bool:
-        return self.saving.must_flush(read_only)
-
-    async def flush(self) -> None:
-        await self.saving.flush()
-
-    def must_catch_up(self) -> bool:
-        return self.saving.must_catch_up_now
-
-    async def catch_up(self) -> None:
-        await self.saving.catch_up()

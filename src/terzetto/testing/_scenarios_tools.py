@@ -321,8 +321,9 @@ async def reviewed(stage: Stage) -> None:
     async def before(
         hook: ToolCallHook, proceed: Callable[[], Awaitable[Allow | Deny | Ask]]
     ) -> Allow | Deny | Ask:
-        with trio.CancelScope(shield=hook.call.name == "deaf"):
-            await trio.sleep(0.05)
+        if hook.call.name != "plain":
+            with trio.CancelScope(shield=hook.call.name == "deaf"):
+                await trio.sleep(0.05)
         match hook.call.name:
             case "refused":
                 return Deny("no")

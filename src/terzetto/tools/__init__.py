@@ -6,10 +6,11 @@ from ._answer import (
     answer_forms as answer_forms,
     type_name as type_name,
 )
-from ._batch import (
+from ._batch import PoolExecutor as PoolExecutor
+from ._bodies import unprotected_frames as unprotected_frames
+from ._executing import (
     BatchLog as BatchLog,
     BatchResult as BatchResult,
-    PoolExecutor as PoolExecutor,
     ToolBatch as ToolBatch,
     ToolExecutor as ToolExecutor,
 )
@@ -23,7 +24,7 @@ from ._hooks import (
     ToolHooks as ToolHooks,
     ToolResultHook as ToolResultHook,
 )
-from ._pipeline import ToolPipeline as ToolPipeline, unprotected_frames as unprotected_frames
+from ._pipeline import ToolPipeline as ToolPipeline
 from ._registry import Guard as Guard, ToolLayer as ToolLayer
 from ._running import OverdueCall as OverdueCall, RunningCall as RunningCall
 from ._spill import LongResult as LongResult, Spill as Spill, check_spill as check_spill

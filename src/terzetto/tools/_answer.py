@@ -9,8 +9,7 @@ agent's.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from types import MappingProxyType, NoneType, UnionType
+from types import NoneType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 import msgspec
@@ -34,7 +33,7 @@ class FieldArguments(Arguments):
 
     _whole: msgspec.json.Decoder[Any] = field(alias="whole", repr=False)
 
-    def check(self, text: str | None) -> Mapping[str, object]:
+    def check(self, text: str | None) -> dict[str, object]:
         """The value in *text*. Fields it does not have are refused, not dropped."""
         source = json_text(text)
         try:
@@ -46,7 +45,7 @@ class FieldArguments(Arguments):
             raise self._refused(source, error) from error
         if given.keys() - {parameter.name for parameter in self.parameters}:
             raise self._refused(source, InvalidValue("unknown fields"))
-        return MappingProxyType({VALUE: value})
+        return {VALUE: value}
 
     def _refused(self, source: str, error: Exception) -> InvalidArguments:
         return InvalidArguments(

@@ -2,7 +2,7 @@
 
 Owns start order, capacity, barriers, touches and the order of commits. Two ordered lanes,
 starts and commits, both in model order; only bodies overlap. Policy belongs to the
-pipeline, the log to the caller, behind `BatchLog`.
+pipeline, the log to the caller, behind `BatchLog`; what an executor is, to ``_executing``.
 
 Source: a rolling pool refilled as bodies end, with exclusive calls as the writers of
 a fair readers-writer lock; "slot first, then the task", so that only as many tasks
@@ -20,82 +20,14 @@ Whoever changes a resource in a ``post_execute`` listener works outside of the t
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import trio
-from attrs import define, field, frozen
+from attrs import define, field
 
-from ..vocabulary import InvalidValue, ToolCallBlock
-from ._pipeline import ToolPipeline, cancelled_here
-from ._running import PreparedTool
-from ._tool import ToolOutcome, aborted_before_dispatch
-from ._touches import Held
-
-
-class BatchLog(Protocol):
-    """Where a batch is recorded. The plain methods append synchronously."""
-
-    def call(self, call: ToolCallBlock) -> int:
-        """Record that *call* starts; returns the seq its result cites."""
-        ...
-
-    def result(self, call: ToolCallBlock, call_seq: int, outcome: ToolOutcome) -> None:
-        """Record the outcome, then hand its contexts to the next step."""
-        ...
-
-    def must_flush(self, read_only: bool = False) -> bool:
-        """Whether recorded calls are not durable yet, and have to be before a body runs.
-        One that is *read_only* may be repeated after a crash."""
-        ...
-
-    async def flush(self) -> None:
-        """Return once every recorded call is durable, as far as the store promises."""
-        ...
-
-    def must_catch_up(self) -> bool:
-        """Whether `catch_up` has to be awaited before more is recorded: asked after each
-        result."""
-        ...
-
-    async def catch_up(self) -> None:
-        """Wait for a store that is too far behind."""
-        ...
-
-
-@frozen(kw_only=True)
-class ToolBatch:
-    """The raw calls of one answer, in the order the model wrote them.
-
-    *capacity*: most bodies running at once, at least 1, for this batch alone.
-    """
-
-    calls: tuple[ToolCallBlock, ...]
-    capacity: int
-    pipeline: ToolPipeline
-    log: BatchLog
-
-    def __attrs_post_init__(self) -> None:
-        if isinstance(self.capacity, bool) or self.capacity < 1:
-            raise InvalidValue(f"capacity: expected a positive integer, got {self.capacity!r}")
-
-
-@frozen
-class BatchResult:
-    """*concludes*: a call that succeeded asked to end the turn."""
-
-    concludes: bool
-
-
-class ToolExecutor(Protocol):
-    """The replaceable part that runs batches (C4)."""
-
-    async def execute(self, batch: ToolBatch) -> BatchResult:
-        """Run *batch*; return when every call has its result in the log, in model order.
-
-        Cancellation: returns normally all the same, every started body ended and every
-        call answered; the caller asks for the cancel itself.
-        """
-        ...
+from ._apart import Apart
+from ._executing import BatchResult, ToolBatch
+from ._running import RunningCall
+from ._tool import aborted_before_dispatch
+from ._touches import NOTHING, Held
 
 
 class PoolExecutor:
@@ -117,34 +49,28 @@ class PoolExecutor:
 
 
 @define(eq=False)
-class _Slot:
-    """One call on its way. *ready*: it has an outcome to commit."""
-
-    call: ToolCallBlock
-    prepared: PreparedTool
-    seq: int
-    ready: bool = False
-
-
-@define(eq=False)
 class _Run:
-    """One batch in progress. The parent task alone starts and commits."""
+    """One batch in progress. The parent task alone commits and starts bodies."""
 
     batch: ToolBatch
-    slots: list[_Slot] = field(factory=list)
+    opened: list[RunningCall] = field(factory=list)
+    """The calls that are recorded, in model order, the committed ones among them."""
     committed: int = 0
     running: int = 0
     concludes: bool = False
     draining: bool = False
     interrupt: KeyboardInterrupt | None = None
-    opening: _Slot | None = None
+    opening: bool = False
+    """A task asks policy about calls, one after the other."""
     launching: int = 0
     failure: Exception | None = None
     _exclusive: bool = False
     _held: Held = field(factory=Held)
-    _wave: list[_Slot] = field(factory=list)
-    _flushed: list[_Slot] = field(factory=list)
-    _changed: trio.Event = field(factory=trio.Event)
+    _wave: list[RunningCall] = field(factory=list)
+    _flushed: list[RunningCall] = field(factory=list)
+    _left_alone: bool = False
+    _stirred: bool = False
+    _parked: trio.lowlevel.Task | None = None
 
     async def coordinate(self, nursery: trio.Nursery) -> None:
         """Commit what is ready, start what may start, wait; until all is committed.
@@ -152,20 +78,23 @@ class _Run:
         Ready results are committed before freed slots are filled again; what capacity
         and barriers allow at the outset is started before the first commit.
         """
-        total = len(self.batch.calls)
+        opened, total = self.opened, len(self.batch.calls)
         while True:
-            while self.committed < len(self.slots) and self.slots[self.committed].ready:
-                await self._commit(self.slots[self.committed], nursery)
+            if self.committed < len(opened) and opened[self.committed].ready:
+                await self._commit(nursery)
             if self.committed == total:
                 return
-            if not self.draining and cancelled_here():
-                self._drain()
-                continue
-            for slot in self._take_flushed():
-                nursery.start_soon(self._body, slot, nursery)
+            if not self.draining:
+                try:  # what `cancelled_here` says, at a tenth of its price
+                    await trio.lowlevel.checkpoint_if_cancelled()
+                except trio.Cancelled:
+                    self._drain()
+                    continue
+            for call in self._take_flushed():
+                self._begin(call, nursery)
             if self.failure is not None:
                 return
-            if self.draining and self.committed == len(self.slots):
+            if self.draining and self.committed == len(opened):
                 self._skip_rest()
             if self.committed == total:
                 return
@@ -178,90 +107,141 @@ class _Run:
     async def _start(self, nursery: trio.Nursery) -> bool:
         """Open and start all that may start now. True if something is ready to commit."""
         pipeline = self.batch.pipeline
-        while self._has_room() and self._may_open() and (prepared := self._next()) is not None:
-            slot = _Slot(prepared.call, prepared, self.batch.log.call(prepared.call))
-            self.slots.append(slot)
-            self.running += 1
-            self._exclusive = prepared.claim is None
-            if prepared.claim is not None:
-                self._held.take(prepared.claim)
-            if pipeline.waits_before:
-                self.opening = slot
-                nursery.start_soon(self._open, slot, nursery)
-                # Two turns of the scheduler: a listener that does not wait is done by then.
-                await trio.lowlevel.cancel_shielded_checkpoint()
-                await trio.lowlevel.cancel_shielded_checkpoint()
-            else:
-                pipeline.admit_now(prepared)
-                self._check_interrupt(slot, nursery)
-                self._opened(slot)
-        self._launch(nursery)
-        return self.committed < len(self.slots) and self.slots[self.committed].ready
+        try:
+            while self._may_open():
+                await trio.lowlevel.checkpoint_if_cancelled()  # by whom a guard or the log told
+                if (call := self._next()) is None:
+                    break
+                if pipeline.waits_before:
+                    await self._ask_policy(call, nursery)
+                    break
+                pipeline.admit_now(call)
+                if call.interrupt is not None:
+                    self._interrupted(call, nursery)
+                self._opened(call)
+        except trio.Cancelled:
+            pass  # no more is opened; what is, drains
+        if self._wave:
+            self._launch(nursery)
+        return self.committed < len(self.opened) and self.opened[self.committed].ready
 
-    def _take_flushed(self) -> list[_Slot]:
+    def _take_flushed(self) -> list[RunningCall]:
         flushed, self._flushed = self._flushed, []
         return flushed
 
-    def _has_room(self) -> bool:
-        """Whether a call is left, and a slot: asked first, for it costs the least."""
-        return len(self.slots) < len(self.batch.calls) and self.running < self.batch.capacity
-
     def _may_open(self) -> bool:
-        return self.opening is None and not self.launching and not cancelled_here()
+        """Whether a call is left, and a slot, and no other start is on its way."""
+        return (
+            len(self.opened) < len(self.batch.calls)
+            and self.running < self.batch.capacity
+            and not self.opening
+            and not self.launching
+            and self.failure is None
+        )
 
-    def _next(self) -> PreparedTool | None:
-        """The next call of those left, classified now, if barriers and touches let it start."""
-        index = len(self.slots)
+    def _next(self) -> RunningCall | None:
+        """The next call of those left, classified now and recorded, if barriers and touches
+        let it start."""
+        index = len(self.opened)
         if self._exclusive:
             return None
-        prepared = self.batch.pipeline.classify(self.batch.calls[index])
-        if prepared.claim is None:  # a barrier: after all those before it
-            return prepared if self.committed == index else None
-        # After those it conflicts with; the ones behind it wait as well, for their order.
-        return None if self._held.conflicts(prepared.claim) else prepared
+        call = self.batch.pipeline.classify(self.batch.calls[index])
+        claim = call.claim
+        if claim is None:  # a barrier: after all those before it
+            if self.committed != index:
+                return None
+            self._exclusive = True
+        elif claim is not NOTHING:
+            # After those it conflicts with; the ones behind it wait as well, for their order.
+            if self._held.conflicts(claim):
+                return None
+            self._held.take(claim)
+        call.seq = self.batch.log.call(call.call)
+        self.opened.append(call)
+        self.running += 1
+        return call
+
+    async def _ask_policy(self, first: RunningCall, nursery: trio.Nursery) -> None:
+        """Have *first*, and all behind it that may start, opened by a task that asks policy.
+
+        Returns when it is through, or waits for something: then it holds up no commit.
+        """
+        self.opening, self._left_alone = True, False
+        nursery.start_soon(self._open, first, nursery, name="terzetto opens tool calls")
+        last = 0
+        while self.opening and last != len(self.opened):
+            last = len(self.opened)
+            # Two turns of the scheduler: a listener that does not wait is done by then.
+            await trio.lowlevel.cancel_shielded_checkpoint()
+            if self.opening:
+                await trio.lowlevel.cancel_shielded_checkpoint()
+        self._left_alone = True
 
     @trio.lowlevel.enable_ki_protection
-    async def _open(self, slot: _Slot, nursery: trio.Nursery) -> None:
-        if cancelled_here():
-            slot.prepared.outcome = aborted_before_dispatch()
-        else:
-            await self.batch.pipeline.admit(slot.prepared)
-        self._check_interrupt(slot, nursery)
-        self.opening = None
-        self._opened(slot)
-        self._changed.set()
+    async def _open(self, call: RunningCall | None, nursery: trio.Nursery) -> None:
+        """Open *call* and all behind it that may start, each in a context of its own."""
+        while call is not None:
+            try:  # by who watches the log, or in this very instant
+                await trio.lowlevel.checkpoint_if_cancelled()
+            except trio.Cancelled:
+                call.outcome = aborted_before_dispatch()
+            else:
+                await Apart(self.batch.pipeline.admit(call))
+            if call.interrupt is not None:
+                self._interrupted(call, nursery)
+            self.opening = False
+            self._opened(call)
+            # Left alone, for it waited: meanwhile something may be ready, which comes first.
+            call = None if self._left_alone else await self._further()
+            self.opening = call is not None
+        self._stir()
 
-    def _opened(self, slot: _Slot) -> None:
-        if slot.prepared.outcome is None and self.draining:
-            slot.prepared.outcome = aborted_before_dispatch()
-        if slot.prepared.outcome is None:
-            self._wave.append(slot)
+    async def _further(self) -> RunningCall | None:
+        """The call behind the one that policy was asked about, if it may be opened."""
+        if not self._may_open():
+            return None
+        try:
+            await trio.lowlevel.checkpoint_if_cancelled()
+            return self._next()
+        except trio.Cancelled:
+            return None
+        except Exception as error:  # the log's: nothing more may start
+            self.failure = error
+            return None
+
+    def _opened(self, call: RunningCall) -> None:
+        if call.outcome is None and self.draining:
+            call.outcome = aborted_before_dispatch()
+        if call.outcome is None:
+            self._wave.append(call)
         else:
-            self._settle(slot)
+            self._settle(call)
 
     def _launch(self, nursery: trio.Nursery) -> None:
         """Start the bodies of the wave; those that may not be lost, once they are durable."""
         wave, self._wave = self._wave, []
-        waiting: list[_Slot] = []
-        for slot in wave:
-            tool = slot.prepared.tool
-            if not self.batch.log.must_flush(tool is not None and tool.read_only):
-                nursery.start_soon(self._body, slot, nursery)
+        waiting: list[RunningCall] = []
+        must_flush = self.batch.log.must_flush
+        flush = must_flush()
+        for call in wave:
+            tool = call.tool
+            if not flush or (tool is not None and tool.read_only and not must_flush(True)):
+                self._begin(call, nursery)
             else:
-                waiting.append(slot)
+                waiting.append(call)
         if waiting:
             # In a task of its own: a commit never waits for a start.
             self.launching += 1
             nursery.start_soon(self._flush, waiting, nursery)
 
     @trio.lowlevel.enable_ki_protection
-    async def _flush(self, wave: list[_Slot], nursery: trio.Nursery) -> None:
+    async def _flush(self, wave: list[RunningCall], nursery: trio.Nursery) -> None:
         try:
             await self.batch.log.flush()
         except trio.Cancelled:
-            for slot in wave:
-                slot.prepared.outcome = aborted_before_dispatch()
-                self._settle(slot)
+            for call in wave:
+                call.outcome = aborted_before_dispatch()
+                self._settle(call)
         except Exception as error:  # the store's: nothing more may start
             self.failure = error
         else:
@@ -270,38 +250,50 @@ class _Run:
             if self.draining:
                 self._drain()
         self.launching -= 1
-        self._changed.set()
+        self._stir()
+
+    def _begin(self, call: RunningCall, nursery: trio.Nursery) -> None:
+        nursery.start_soon(self._body, call, nursery, name="terzetto runs a tool")
 
     @trio.lowlevel.enable_ki_protection
-    async def _body(self, slot: _Slot, nursery: trio.Nursery) -> None:
-        await self.batch.pipeline.execute(slot.prepared)
-        self._check_interrupt(slot, nursery)
-        self._settle(slot)
-        self._changed.set()
+    async def _body(self, call: RunningCall, nursery: trio.Nursery) -> None:
+        await self.batch.pipeline.execute(call)
+        if call.interrupt is not None:
+            self._interrupted(call, nursery)
+        self._settle(call)
+        self._stir()
 
-    def _settle(self, slot: _Slot) -> None:
-        slot.ready = True
+    def _settle(self, call: RunningCall) -> None:
+        call.ready = True
         self.running -= 1
-        if slot.prepared.claim is not None:
-            self._held.release(slot.prepared.claim)
+        claim = call.claim
+        if claim is not None and claim is not NOTHING:
+            self._held.release(claim)
 
-    def _check_interrupt(self, slot: _Slot, nursery: trio.Nursery) -> None:
+    def _interrupted(self, call: RunningCall, nursery: trio.Nursery) -> None:
         """Ctrl-C inside a call ends the batch; it is raised when all is answered."""
-        if slot.prepared.interrupt is not None:
-            self.interrupt = slot.prepared.interrupt
-            nursery.cancel_scope.cancel(reason="KeyboardInterrupt inside a tool call")
+        self.interrupt = call.interrupt
+        nursery.cancel_scope.cancel(reason="KeyboardInterrupt inside a tool call")
 
     # --- commits ------------------------------------------------------------------------
 
-    async def _commit(self, slot: _Slot, nursery: trio.Nursery) -> None:
-        outcome = await self.batch.pipeline.review(slot.prepared)
-        self._check_interrupt(slot, nursery)
-        self.batch.log.result(slot.call, slot.seq, outcome)
-        self.committed += 1
-        self._exclusive = self._exclusive and self.committed < len(self.slots)
-        self.concludes = self.concludes or (outcome.concludes and not outcome.is_error)
-        if not self.draining and self.batch.log.must_catch_up():
-            await self._catch_up()
+    async def _commit(self, nursery: trio.Nursery) -> None:
+        """Commit all that is ready and whose turn it is."""
+        opened, log, pipeline = self.opened, self.batch.log, self.batch.pipeline
+        while self.committed < len(opened) and (call := opened[self.committed]).ready:
+            outcome = pipeline.review_now(call)
+            if outcome is None:
+                outcome = await pipeline.review(call)
+            if call.interrupt is not None:
+                self._interrupted(call, nursery)
+            log.result(call.call, call.seq, outcome)
+            self.committed += 1
+            if self._exclusive:
+                self._exclusive = self.committed < len(opened)
+            if outcome.concludes and not outcome.is_error:
+                self.concludes = True
+            if not self.draining and log.must_catch_up():
+                await self._catch_up()
 
     async def _catch_up(self) -> None:
         try:
@@ -314,28 +306,41 @@ class _Run:
     def _drain(self) -> None:
         """Start nothing any more; calls opened but not launched are unstarted."""
         self.draining = True
-        for slot in (*self._wave, *self._take_flushed()):
-            slot.prepared.outcome = aborted_before_dispatch()
-            self._settle(slot)
+        for call in (*self._wave, *self._take_flushed()):
+            call.outcome = aborted_before_dispatch()
+            self._settle(call)
         self._wave = []
 
     def _skip_rest(self) -> None:
         """A pair for every call that was never opened: recorded, not run."""
-        for call in self.batch.calls[len(self.slots) :]:
+        for call in self.batch.calls[len(self.opened) :]:
             seq = self.batch.log.call(call)
             self.batch.log.result(call, seq, aborted_before_dispatch())
             self.committed += 1
 
+    # --- waiting ------------------------------------------------------------------------
+
+    def _stir(self) -> None:
+        """Something settled or opened: the parent looks, now or before it waits again."""
+        self._stirred = True
+        parked, self._parked = self._parked, None
+        if parked is not None:
+            trio.lowlevel.reschedule(parked)
+
     async def _wait(self) -> None:
         """Wait for something to settle or open."""
-        try:
-            if self.draining:
-                # Started bodies are asked to stop and waited for; that wait cannot be cut.
-                with trio.CancelScope(shield=True):
-                    await self._changed.wait()
-            else:
-                await self._changed.wait()
-        except trio.Cancelled:
-            self._drain()
-            return
-        self._changed = trio.Event()
+        if not self._stirred:
+            self._parked = trio.lowlevel.current_task()
+            try:
+                await trio.lowlevel.wait_task_rescheduled(self._stop_waiting)
+            except trio.Cancelled:
+                self._drain()
+                return
+        self._stirred = False
+
+    def _stop_waiting(self, raise_cancel: object) -> trio.lowlevel.Abort:
+        if self.draining:
+            # Started bodies are asked to stop and waited for; that wait cannot be cut.
+            return trio.lowlevel.Abort.FAILED
+        self._parked = None
+        return trio.lowlevel.Abort.SUCCEEDED

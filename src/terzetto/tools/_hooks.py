@@ -10,6 +10,7 @@ from attrs import define, evolve, field, frozen
 from ..hooks import Notification, Waterfall
 from ..session import AgentView
 from ..vocabulary import TextBlock, ToolCallBlock, UserMessage
+from ..vocabulary._opening import opened
 from ._tool import Tool, ToolOutcome
 
 
@@ -42,6 +43,34 @@ class ToolResultHook:
     def blocked(self, feedback: str, contexts: tuple[UserMessage, ...] = ()) -> ToolOutcome:
         """An error with *feedback*. The tool's own contexts and conclusion are dropped."""
         return ToolOutcome((TextBlock(feedback),), True, None, contexts)
+
+
+_OpenCall, _OpenResult = opened(ToolCallHook), opened(ToolResultHook)
+
+
+def call_hook(agent: AgentView, call: ToolCallBlock, tool: Tool | None) -> ToolCallHook:
+    """A `ToolCallHook`, built quickly: with a listener there are two for each call."""
+    made = _OpenCall()
+    made.agent = agent
+    made.call = call
+    made.tool = tool
+    made.__class__ = ToolCallHook
+    hook: ToolCallHook = made
+    return hook
+
+
+def result_hook(
+    agent: AgentView, call: ToolCallBlock, tool: Tool | None, outcome: ToolOutcome
+) -> ToolResultHook:
+    """A `ToolResultHook`, as `call_hook`."""
+    made = _OpenResult()
+    made.agent = agent
+    made.call = call
+    made.tool = tool
+    made.outcome = outcome
+    made.__class__ = ToolResultHook
+    hook: ToolResultHook = made
+    return hook
 
 
 @frozen

@@ -12,6 +12,7 @@ from typing import TypeAlias
 from attrs import evolve, frozen
 
 from ..vocabulary import TextBlock, ToolErrorInfo, UserMessage, chain_text, texts
+from ..vocabulary._opening import opened
 from ._encode import bound
 
 Content: TypeAlias = tuple[TextBlock, ...]
@@ -32,17 +33,35 @@ class ToolOutcome:
     concludes: bool = False
 
 
+_Open = opened(ToolOutcome)
+
+
 def success(
     content: Content, *, contexts: tuple[UserMessage, ...] = (), concludes: bool = False
 ) -> ToolOutcome:
     """The body returned; *content* is its result, encoded."""
-    return ToolOutcome(content, False, None, contexts, concludes)
+    made = _Open()  # built quickly: nearly every call has one
+    made.content = content
+    made.is_error = False
+    made.error = None
+    made.contexts = contexts
+    made.concludes = concludes
+    made.__class__ = ToolOutcome
+    outcome: ToolOutcome = made
+    return outcome
 
 
 def failure(text: str, name: str | None = None, code: str | None = None) -> ToolOutcome:
     """An error result of *text* as it is; with *name* and *code*, if it has a code."""
     info = None if code is None else ToolErrorInfo(name or "Error", code)
     return ToolOutcome((TextBlock(text),), True, info)
+
+
+# Values: a cancel answers every call of a batch with one of them.
+_ABORTED = failure(texts.ABORTED_TEXT, texts.ABORT_ERROR, texts.ABORTED)
+_UNSTARTED = failure(
+    texts.ABORTED_BEFORE_DISPATCH_TEXT, texts.ABORT_ERROR, texts.ABORTED_BEFORE_DISPATCH
+)
 
 
 def raised(error: BaseException, limit: int | None = None) -> ToolOutcome:
@@ -86,14 +105,12 @@ def _bounded(outcome: ToolOutcome, limit: int | None) -> ToolOutcome:
 
 def aborted() -> ToolOutcome:
     """The body had started when it was cancelled."""
-    return failure(texts.ABORTED_TEXT, texts.ABORT_ERROR, texts.ABORTED)
+    return _ABORTED
 
 
 def aborted_before_dispatch() -> ToolOutcome:
     """The call was cancelled before its body started."""
-    return failure(
-        texts.ABORTED_BEFORE_DISPATCH_TEXT, texts.ABORT_ERROR, texts.ABORTED_BEFORE_DISPATCH
-    )
+    return _UNSTARTED
 
 
 def unknown_tool(name: str) -> ToolOutcome:

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Awaitable
 from functools import partial
-from typing import cast
 
 import trio
 from attrs import define, evolve, field
@@ -29,12 +28,24 @@ from ..vocabulary import (
     texts,
     without,
 )
-from ._encode import InvalidOutput, bound, encode_result
-from ._hooks import Allow, Approver, Ask, Deny, PreExecute, ToolCallHook, ToolHooks, ToolResultHook
+from ._bodies import SLOT_TAKEN, await_body as await_body, call_body
+from ._encode import MAX_RESULT_BYTES, InvalidOutput, bound, encode_result, surely_fits
+from ._hooks import (
+    Allow,
+    Approver,
+    Ask,
+    Deny,
+    PreExecute,
+    ToolCallHook,
+    ToolHooks,
+    ToolResultHook,
+    call_hook,
+    result_hook,
+)
 from ._registry import ToolLayer
-from ._running import PreparedTool, RunningCall, Timer
+from ._running import RunningCall, Timer
 from ._schema import InvalidArguments
-from ._spill import NOT_KEPT, LongResult, Spill, await_spill, call_spill, spilled
+from ._spill import NOT_KEPT, LongResult, Spill, spilled
 from ._tool import (
     Tool,
     ToolOutcome,
@@ -75,21 +86,22 @@ class ToolPipeline:
     spill: Spill | None = field(default=None, kw_only=True)
     running: set[RunningCall] = field(factory=set, kw_only=True)
 
-    def classify(self, call: ToolCallBlock) -> PreparedTool:
+    def classify(self, call: ToolCallBlock) -> RunningCall:
         """Look the tool up, parse the arguments, ask its classifier. Never raises."""
         tool = self.layer.lookup(call.name)
+        found = RunningCall(call, tool)
         if tool is None:
-            return PreparedTool(call, None, refused=unknown_tool(call.name))
-        prepared = PreparedTool(call, tool)
+            found.refused = unknown_tool(call.name)
+            return found
         try:
-            prepared.arguments = tool.parse(call.arguments)
-            prepared.claim = tool.claim(prepared.arguments)
+            found.arguments = tool.parse(call.arguments)
+            found.claim = tool.claim(found.arguments)
         except InvalidArguments as error:
-            prepared.refused = invalid_arguments(str(error))
+            found.refused = invalid_arguments(str(error))
         except BaseException as error:  # part of the tool's own code
-            rest = self._rest(prepared, error) or ToolError("classification was interrupted")
-            prepared.refused = raised(rest)
-        return prepared
+            rest = self._rest(found, error) or ToolError("classification was interrupted")
+            found.refused = raised(rest)
+        return found
 
     # --- starts lane --------------------------------------------------------------------
 
@@ -98,44 +110,44 @@ class ToolPipeline:
         """Whether `admit` may wait; without listeners `admit_now` does the same."""
         return bool(self.hooks.pre_execute)
 
-    async def admit(self, prepared: PreparedTool) -> None:
+    async def admit(self, call: RunningCall) -> None:
         """Pre-execute, approval and guards; sets the outcome of a call that may not run."""
-        hook = ToolCallHook(self.agent, prepared.call, prepared.tool)
+        hook = call_hook(self.agent, call.call, call.tool)
         try:
-            decision = await self.hooks.pre_execute.run(hook, _allow)
+            decision = await self.hooks.pre_execute.around(hook, _allow)
             if isinstance(decision, Ask):
                 decision = await self._ask(hook, decision)
         except BaseException as error:  # listeners and approvers: somebody else's code
-            rest = self._rest(prepared, error)
+            rest = self._rest(call, error)
             if rest is None:
-                prepared.outcome = aborted_before_dispatch()
+                call.outcome = aborted_before_dispatch()
             else:
-                prepared.outcome, prepared.reviewed = raised(rest), False
+                call.outcome, call.reviewed = raised(rest), False
             return
         match decision:
             case Allow():
-                self.admit_now(prepared)
+                self.admit_now(call)
             case Deny(reason=reason):
-                prepared.outcome = denied(reason)
+                call.outcome = denied(reason)
             case _:  # a policy that decides nothing must not let the call through
-                prepared.outcome = raised(_not_a(decision, "pre-execute", "Allow, Deny or Ask"))
+                call.outcome = raised(_not_a(decision, "pre-execute", "Allow, Deny or Ask"))
 
-    def admit_now(self, prepared: PreparedTool) -> None:
+    def admit_now(self, call: RunningCall) -> None:
         """Guards and refusals alone."""
         if guards := self.layer.guards():
-            hook = ToolCallHook(self.agent, prepared.call, prepared.tool)
+            hook = call_hook(self.agent, call.call, call.tool)
             for guard in guards:
                 try:
                     reason = guard(hook)
                 except BaseException as error:  # a guard that fails lets no call through
-                    rest = self._rest(prepared, error)
-                    prepared.outcome = aborted_before_dispatch() if rest is None else raised(rest)
-                    prepared.reviewed = False
+                    rest = self._rest(call, error)
+                    call.outcome = aborted_before_dispatch() if rest is None else raised(rest)
+                    call.reviewed = False
                     return
                 if reason is not None:
-                    prepared.outcome = denied(reason)
+                    call.outcome = denied(reason)
                     return
-        prepared.outcome = prepared.refused
+        call.outcome = call.refused
 
     async def _ask(self, hook: ToolCallHook, ask: Ask) -> PreExecute:
         reason = ask.reason or texts.approval_text(hook.call.name)
@@ -145,44 +157,54 @@ class ToolPipeline:
 
     # --- the body -----------------------------------------------------------------------
 
-    async def execute(self, prepared: PreparedTool) -> None:
+    async def execute(self, call: RunningCall) -> None:
         """Run an admitted call and set its outcome."""
-        tool = prepared.tool
+        tool = call.tool
         assert tool is not None
-        run = ToolRun(prepared.call.id, tool.name, self.agent, self.agent.session.new_id)
-        timer = Timer(tool.timeout)
-        running = RunningCall(self.agent, prepared, timer)
-        self.running.add(running)
+        run = None  # whose parameter it is not, nobody sees
+        if tool.injects is not None:
+            run = ToolRun(call.call.id, tool.name, self.agent, self.agent.session.new_id)
+        self.running.add(call)
         try:
-            if tool.timeout is not None:
-                outcome = await timer.run(partial(self._around, prepared, tool, run))
+            if tool.timeout is None and not self.hooks.execute:
+                outcome = await self._body(call, tool, run)
             else:
-                outcome = await self._around(prepared, tool, run)
+                outcome = _checked(await self._around(call, tool, run), "execute")
         except BaseException as error:  # execute listeners: somebody else's code
-            rest = self._rest(prepared, error)
-            outcome = _aborted(prepared) if rest is None else raised(rest)
+            rest = self._rest(call, error)
+            outcome = _aborted(call) if rest is None else raised(rest)
         finally:
-            run.close()
-            self.running.discard(running)
-        outcome = timed_out(tool.timeout or 0.0) if timer.fired else _checked(outcome, "execute")
+            if run is not None:
+                run.close()
+            self.running.discard(call)
+        if call.timer is not None and call.timer.fired:
+            outcome = timed_out(call.timer.seconds)
         # Of most outcomes nothing changes, and a copy costs more than the rest of this.
         if outcome.is_error and outcome.concludes:
             outcome = evolve(outcome, concludes=False)
-        if contexts := run.contexts:
+        if run is not None and (contexts := run.contexts):
             outcome = evolve(outcome, contexts=(*contexts, *outcome.contexts))
-        prepared.outcome = outcome
+        call.outcome = outcome
 
-    async def _around(self, prepared: PreparedTool, tool: Tool, run: ToolRun) -> ToolOutcome:
+    def _around(self, call: RunningCall, tool: Tool, run: ToolRun | None) -> Awaitable[ToolOutcome]:
+        """The body, with the listeners around it, and its timeout around these."""
+        if tool.timeout is None:
+            return self._listened(call, tool, run)
+        call.timer = Timer(tool.timeout, self.agent)
+        return call.timer.run(partial(self._listened, call, tool, run))
+
+    def _listened(
+        self, call: RunningCall, tool: Tool, run: ToolRun | None
+    ) -> Awaitable[ToolOutcome]:
         if not self.hooks.execute:
-            return await self._body(prepared, tool, run)
+            return self._body(call, tool, run)
+        hook = call_hook(self.agent, call.call, tool)
+        return self.hooks.execute.around(hook, partial(self._body, call, tool, run))
 
-        async def body(hook: ToolCallHook) -> ToolOutcome:
-            return await self._body(prepared, tool, run)
-
-        hook = ToolCallHook(self.agent, prepared.call, tool)
-        return await self.hooks.execute.run(hook, body)
-
-    async def _body(self, prepared: PreparedTool, tool: Tool, run: ToolRun) -> ToolOutcome:
+    async def _body(
+        self, call: RunningCall, tool: Tool, run: ToolRun | None, hook: ToolCallHook | None = None
+    ) -> ToolOutcome:
+        """Run the body. *hook* is what listeners may say of it: a changed one changes nothing."""
         # With a spill a result is whole until it is committed: who reviews it, reviews all
         # that the spill will keep.
         limit = tool.max_result_bytes if self.spill is None else None
@@ -190,43 +212,61 @@ class ToolPipeline:
             if tool.is_async:
                 # A call is started once it passed this line: nothing is awaited after it.
                 await trio.lowlevel.checkpoint_if_cancelled()
-                prepared.started = prepared.in_body = True
-                value = await await_body(tool, prepared.arguments, run)
+                call.started = call.in_body = True
+                value = await await_body(tool, call.arguments, run)
             else:
-                value = await self._in_thread(prepared, tool, run)
+                value = await self._in_thread(call, tool, run)
         except BaseException as error:  # a tool body: whatever it raises is its result
-            rest = self._rest(prepared, error)
+            rest = self._rest(call, error)
             if rest is None:
                 # Goes on: a listener around the body may have a deadline of its own.
                 raise
             return raised(rest, limit)
         finally:
-            prepared.in_body = False
+            call.in_body = False
         try:
             content = encode_result(value, limit)
         except InvalidOutput as error:
             return invalid_output(str(error))
-        return success(content, concludes=run.concludes)
+        return success(content, concludes=run is not None and run.concludes)
 
-    async def _in_thread(self, prepared: PreparedTool, tool: Tool, run: ToolRun) -> object:
+    async def _in_thread(self, call: RunningCall, tool: Tool, run: ToolRun | None) -> object:
         async with self.limiter:
             await trio.lowlevel.checkpoint_if_cancelled()
-            prepared.started = prepared.in_body = True
+            call.started = call.in_body = True
             (value,) = await trio.to_thread.run_sync(
-                partial(call_body, tool, prepared.arguments, run),
-                limiter=cast(trio.CapacityLimiter, _SLOT_TAKEN),
+                partial(call_body, tool, call.arguments, run),
+                limiter=SLOT_TAKEN,
             )
             return value
 
     # --- commits lane -------------------------------------------------------------------
 
-    async def review(self, prepared: PreparedTool) -> ToolOutcome:
-        """Post-execute, finalize, and the observe-only notification: what is committed."""
-        outcome, prepared.outcome = prepared.outcome, None
+    def review_now(self, call: RunningCall) -> ToolOutcome | None:
+        """`review` of an outcome that nobody has to look at; None where somebody has to."""
+        outcome, tool = call.outcome, call.tool
         assert outcome is not None
-        if prepared.reviewed and self.hooks.post_execute:
-            outcome = await self._post_execute(prepared, outcome)
-        tool = prepared.tool
+        if call.reviewed and self.hooks.post_execute:
+            return None
+        limit = DEFAULT_LIMIT
+        if tool is not None:
+            if tool.finalize is not None:
+                return None
+            limit = tool.max_result_bytes
+        if limit is not None and not surely_fits(outcome.content, limit):
+            return None
+        call.outcome = None
+        if self.hooks.result:
+            self._tell(call, outcome)
+        return outcome
+
+    async def review(self, call: RunningCall) -> ToolOutcome:
+        """Post-execute, finalize, and the observe-only notification: what is committed."""
+        outcome, call.outcome = call.outcome, None
+        assert outcome is not None
+        if call.reviewed and self.hooks.post_execute:
+            outcome = await self._post_execute(call, outcome)
+        tool = call.tool
         if tool is not None and tool.finalize is not None:
             try:
                 made = tool.finalize(outcome.content)
@@ -235,77 +275,91 @@ class ToolPipeline:
                     raise _not_a(made, "finalize", "TextBlocks")
                 outcome = evolve(outcome, content=content)
             except BaseException as error:  # part of the tool's own code
-                rest = self._rest(prepared, error) or ToolError("finalize was interrupted")
+                rest = self._rest(call, error) or ToolError("finalize was interrupted")
                 outcome = evolve(raised(rest), contexts=outcome.contexts)
-        outcome = await self._fitted(prepared, outcome)
+        limit = tool.max_result_bytes if tool is not None else DEFAULT_LIMIT
+        if limit is not None and not surely_fits(outcome.content, limit):
+            outcome = await self._fitted(call, outcome, limit)
         if self.hooks.result:
-            try:
-                self.hooks.result.notify(ToolResultHook(self.agent, prepared.call, tool, outcome))
-            except KeyboardInterrupt as error:
-                prepared.interrupt = error
+            self._tell(call, outcome)
         return outcome
 
-    async def _fitted(self, prepared: PreparedTool, outcome: ToolOutcome) -> ToolOutcome:
-        """*outcome* within its limit; what has to be cut goes to the spill first."""
-        tool = prepared.tool
-        limit = tool.max_result_bytes if tool is not None else DEFAULT_LIMIT
+    def _tell(self, call: RunningCall, outcome: ToolOutcome) -> None:
+        try:
+            self.hooks.result.notify(result_hook(self.agent, call.call, call.tool, outcome))
+        except KeyboardInterrupt as error:
+            call.interrupt = error
+
+    async def _fitted(self, call: RunningCall, outcome: ToolOutcome, limit: int) -> ToolOutcome:
+        """*outcome* within its *limit*; what has to be cut goes to the spill first."""
+        tool = call.tool
         content = bound(outcome.content, limit)
         if tool is not None and self.spill is not None and content is not outcome.content:
             text = "".join(block.text for block in outcome.content)
-            note = await self._spilled(prepared, tool, self.spill, text)
+            note = await self._spilled(call, tool, self.spill, text)
             content = bound((TextBlock(text),), limit, note)
         return outcome if content is outcome.content else evolve(outcome, content=content)
 
-    async def _spilled(self, prepared: PreparedTool, tool: Tool, spill: Spill, text: str) -> str:
+    async def _spilled(self, call: RunningCall, tool: Tool, spill: Spill, text: str) -> str:
         if cancelled_here():  # as with bodies: nothing starts after a cancel
             return NOT_KEPT
-        result = LongResult(agent=self.agent, call_id=prepared.call.id, tool=tool.name, text=text)
+        result = LongResult(agent=self.agent, call_id=call.call.id, tool=tool.name, text=text)
         try:
             return await spilled(spill, result, self.limiter)
         except BaseException as error:  # a spill: somebody else's code; the result is not lost
-            if (rest := self._rest(prepared, error)) is not None:
+            if (rest := self._rest(call, error)) is not None:
                 told = chain_text(rest)
                 logger.warning("spilling a result of tool %r failed: %.500s", tool.name, told)
             return NOT_KEPT
 
-    def _rest(self, prepared: PreparedTool, error: BaseException) -> BaseException | None:
-        """*error* less cancellation and Ctrl-C; the latter is kept on *prepared*."""
+    def _rest(self, call: RunningCall, error: BaseException) -> BaseException | None:
+        """*error* less cancellation and Ctrl-C; the latter is kept on *call*."""
+        if type(error) is trio.Cancelled:
+            return None
         if isinstance(error, KeyboardInterrupt):
-            prepared.interrupt = error
+            call.interrupt = error
         elif isinstance(error, BaseExceptionGroup) and error.subgroup(KeyboardInterrupt):
-            prepared.interrupt = KeyboardInterrupt()
+            call.interrupt = KeyboardInterrupt()
         return without(without(error, trio.Cancelled), KeyboardInterrupt)
 
-    async def _post_execute(self, prepared: PreparedTool, outcome: ToolOutcome) -> ToolOutcome:
-        hook = ToolResultHook(self.agent, prepared.call, prepared.tool, outcome)
+    async def _post_execute(self, call: RunningCall, outcome: ToolOutcome) -> ToolOutcome:
+        hook = result_hook(self.agent, call.call, call.tool, outcome)
         try:
-            reviewed = await self.hooks.post_execute.run(hook, _outcome)
+            reviewed = await self.hooks.post_execute.around(hook, partial(_outcome, hook))
             return _checked(reviewed, "post-execute")
         except BaseException as error:  # listeners: somebody else's code
-            rest = self._rest(prepared, error)
+            rest = self._rest(call, error)
             if rest is not None:
                 return raised(rest)
             # Cut short: policy may have wanted to redact a success; an error keeps its text.
             return outcome if outcome.is_error else evolve(aborted(), contexts=outcome.contexts)
 
 
-DEFAULT_LIMIT = 65536
+DEFAULT_LIMIT: int | None = MAX_RESULT_BYTES
+_ALLOW = Allow()
 
 
-async def _allow(hook: ToolCallHook) -> PreExecute:
-    return Allow()
+# The innermost decisions: a lone listener has them as its `proceed`, so each knows the value
+# where it is called without one.
+async def _allow(hook: ToolCallHook | None = None, /) -> PreExecute:
+    return _ALLOW
 
 
-async def _outcome(hook: ToolResultHook) -> ToolOutcome:
-    return hook.outcome
+async def _outcome(hook: ToolResultHook, *changed: ToolResultHook) -> ToolOutcome:
+    return changed[0].outcome if changed else hook.outcome
 
 
-def _aborted(prepared: PreparedTool) -> ToolOutcome:
-    return aborted() if prepared.started else aborted_before_dispatch()
+def _aborted(call: RunningCall) -> ToolOutcome:
+    return aborted() if call.started else aborted_before_dispatch()
 
 
 def _checked(outcome: object, stage: str) -> ToolOutcome:
     """*outcome* if it is a whole one, else the error of who made it."""
+    if type(outcome) is ToolOutcome:
+        content, contexts = outcome.content, outcome.contexts
+        plain = type(content) is tuple and type(contexts) is tuple and not contexts
+        if plain and len(content) == 1 and type(content[0]) is TextBlock:
+            return outcome  # nearly all
     if not isinstance(outcome, ToolOutcome):
         return raised(_not_a(outcome, stage, "a ToolOutcome"))
     for part, kind in ((outcome.content, TextBlock), (outcome.contexts, UserMessage)):
@@ -316,33 +370,3 @@ def _checked(outcome: object, stage: str) -> ToolOutcome:
 
 def _not_a(value: object, stage: str, expected: str) -> InvalidValue:
     return InvalidValue(f"{stage}: expected {expected}, got {type(value).__name__}")
-
-
-class _SlotTaken:
-    """A limiter for a thread whose slot is held already: no checkpoint, so that nothing
-    can come between the check for cancellation and the start."""
-
-    async def acquire_on_behalf_of(self, borrower: object) -> None:
-        return None
-
-    def release_on_behalf_of(self, borrower: object) -> None:
-        return None
-
-
-_SLOT_TAKEN = _SlotTaken()
-
-
-# The engine gives these two back the KeyboardInterrupt that its own frames hold off.
-async def await_body(tool: Tool, arguments: object, run: ToolRun) -> object:
-    """Run an async body in this task."""
-    return await tool.start(arguments, run)
-
-
-def call_body(tool: Tool, arguments: object, run: ToolRun) -> tuple[object]:
-    """Run a plain body, in a worker thread. In a tuple, for Trio raises over a coroutine."""
-    return (tool.call(arguments, run),)
-
-
-def unprotected_frames() -> tuple[Callable[..., object], ...]:
-    """The frames under which tool bodies and spills run: they stay interruptible."""
-    return (await_body, call_body, await_spill, call_spill)

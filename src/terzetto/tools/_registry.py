@@ -6,7 +6,7 @@ may run are one resolution, so they cannot disagree (C117).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias, TypeVar
 
 from attrs import define, field, frozen
@@ -97,10 +97,15 @@ class ToolLayer:
 
     def lookup(self, name: str) -> Tool | None:
         """The tool that a call of *name* runs, or None if none is visible."""
-        own = self._over.get(name) or self._tools.get(name)
-        if own is not None or self.parent is None:
-            return own
-        return self.parent.lookup(name) if self._shows(name) else None
+        layer: ToolLayer | None = self
+        while layer is not None:
+            own = layer._over.get(name) or layer._tools.get(name)
+            if own is not None:
+                return own
+            if layer._masks and not layer._shows(name):
+                return None
+            layer = layer.parent
+        return None
 
     def visible(self) -> dict[str, Tool]:
         """Every visible tool by name, in no particular order."""
@@ -108,8 +113,15 @@ class ToolLayer:
         kept = {name: tool for name, tool in inherited.items() if self._shows(name)}
         return {**kept, **self._tools, **self._over}
 
-    def guards(self) -> list[Guard]:
-        return [*(self.parent.guards() if self.parent else ()), *self._guards]
+    def guards(self) -> Sequence[Guard]:
+        """All that are asked, those of the outermost scope first."""
+        found: Sequence[Guard] = ()
+        layer: ToolLayer | None = self
+        while layer is not None:
+            if layer._guards:  # mostly there are none: every call asks
+                found = [*layer._guards, *found]
+            layer = layer.parent
+        return found
 
     def _shows(self, name: str) -> bool:
         return all(mask.shows(name) for mask in self._masks)

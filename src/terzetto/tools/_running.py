@@ -18,25 +18,6 @@ from ._tool import Tool, ToolOutcome, timed_out
 from ._touches import Claim
 
 
-@define(eq=False)
-class PreparedTool:
-    """A call as classification left it: its tool, and its arguments or their refusal."""
-
-    call: ToolCallBlock
-    tool: Tool | None
-    arguments: object = None
-    refused: ToolOutcome | None = None
-    claim: Claim | None = None
-    """What it touches; None: it is exclusive."""
-    started: bool = False
-    in_body: bool = False
-    reviewed: bool = True
-    """Whether post-execute listeners see the outcome."""
-    outcome: ToolOutcome | None = None
-    interrupt: KeyboardInterrupt | None = None
-    """Ctrl-C that came inside a body or a listener: never a tool's error."""
-
-
 @frozen(kw_only=True)
 class OverdueCall:
     """A tool call whose timeout has passed and whose body has not ended yet.
@@ -59,13 +40,13 @@ class Timer:
     and a timeout that came first stays one, however long the body cleans up.
     """
 
-    seconds: float | None
+    seconds: float
+    agent: AgentView
     fired: bool = False
     deadline: float = math.inf
     """When it fires, on Trio's clock."""
 
     async def run(self, body: Callable[[], Awaitable[ToolOutcome]]) -> ToolOutcome:
-        assert self.seconds is not None
         self.deadline = trio.current_time() + self.seconds
         outcome: ToolOutcome | None = None
         failure: BaseException | None = None
@@ -98,24 +79,41 @@ class Timer:
 
 @define(eq=False)
 class RunningCall:
-    """A call from the moment when its body may begin until it, and all around it, has ended."""
+    """A call on its way: what classification made of it, and what has come of it so far.
 
-    agent: AgentView
-    prepared: PreparedTool
-    timer: Timer
+    One object for all of it, because a batch makes one for each call: its tool, its arguments
+    or their refusal, its place in the log, its outcome.
+    """
 
-    @property
-    def in_body(self) -> bool:
-        """Whether the body has begun and not ended: nobody waits for a thread or a listener."""
-        return self.prepared.in_body
+    call: ToolCallBlock
+    tool: Tool | None
+    arguments: object = None
+    refused: ToolOutcome | None = None
+    claim: Claim | None = None
+    """What it touches; None: it is exclusive."""
+    seq: int = -1
+    """Of its `tool/call`, which the result cites."""
+    ready: bool = False
+    """Whether it has an outcome to commit."""
+    started: bool = False
+    in_body: bool = False
+    """Whether the body has begun and not ended: nobody waits for a thread or a listener."""
+    reviewed: bool = True
+    """Whether post-execute listeners see the outcome."""
+    outcome: ToolOutcome | None = None
+    interrupt: KeyboardInterrupt | None = None
+    """Ctrl-C that came inside a body or a listener: never a tool's error."""
+    timer: Timer | None = None
+    """The timeout of its tool, once it runs, if there is one."""
 
     def overdue(self) -> OverdueCall | None:
         """How long it has been overdue, if it is."""
-        if not self.timer.fired:
+        timer = self.timer
+        if timer is None or not timer.fired:
             return None
         return OverdueCall(
-            agent_id=self.agent.id,
-            call_id=self.prepared.call.id,
-            tool=self.prepared.call.name,
-            seconds=trio.current_time() - self.timer.deadline,
+            agent_id=timer.agent.id,
+            call_id=self.call.id,
+            tool=self.call.name,
+            seconds=trio.current_time() - timer.deadline,
         )

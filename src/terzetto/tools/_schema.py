@@ -14,7 +14,6 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from types import MappingProxyType
 from typing import Final
 from urllib.parse import unquote
 
@@ -55,6 +54,8 @@ _ESCAPE = re.compile(
 
 def json_text(text: str | None) -> str:
     """*text*, ``{}`` where it says nothing, without surrogates that UTF-8 cannot carry."""
+    if text is not None and text[:1] == "{" and text.isascii() and "\\u" not in text:
+        return text  # mostly: nothing of what follows can be
     if text is None or text.strip() in ("", "null"):
         return "{}"
     text = clean_text(text)
@@ -105,8 +106,17 @@ class Arguments:
     injects: str | None
     parameters: tuple[Parameter, ...]
     _decoder: msgspec.json.Decoder[msgspec.Struct] = field(alias="decoder", repr=False)
+    # Found out once: every call asks.
+    _names: tuple[str, ...] = field(init=False, repr=False)
+    _optional: tuple[Parameter, ...] = field(init=False, repr=False)
 
-    def check(self, text: str | None) -> Mapping[str, object]:
+    def __attrs_post_init__(self) -> None:
+        names = tuple(parameter.name for parameter in self.parameters)
+        optional = tuple(p for p in self.parameters if p.default is not OMITTED)
+        object.__setattr__(self, "_names", names)
+        object.__setattr__(self, "_optional", optional)
+
+    def check(self, text: str | None) -> dict[str, object]:
         """The keyword arguments in *text*, every parameter present, defaults filled in.
 
         Absent, blank and ``null`` arguments are ``{}``.
@@ -117,13 +127,12 @@ class Arguments:
         """
         source = json_text(text)
         try:
-            found = msgspec.structs.astuple(self._decoder.decode(source))
-            return MappingProxyType(
-                {
-                    parameter.name: parameter.fresh_default() if value is OMITTED else value
-                    for parameter, value in zip(self.parameters, found, strict=True)
-                }
-            )
+            values: tuple[object, ...] = msgspec.structs.astuple(self._decoder.decode(source))
+            found = dict(zip(self._names, values, strict=True))
+            for parameter in self._optional:
+                if found[parameter.name] is OMITTED:
+                    found[parameter.name] = parameter.fresh_default()
+            return found
         except RecursionError:
             raise InvalidArguments(f"arguments of {self.tool}: nested too deeply") from None
         except Exception as error:  # msgspec's own, or any from a validator of the tool's types

@@ -12,7 +12,8 @@ import math
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import cached_property
-from typing import Generic, ParamSpec, TypeAlias, TypeVar, cast, overload
+from types import MappingProxyType
+from typing import Any, Generic, ParamSpec, TypeAlias, TypeVar, cast, overload
 
 from attrs import field, frozen
 
@@ -151,6 +152,11 @@ class Tool:
 
         Raises nothing but KeyboardInterrupt.
         """
+        if self.touches is None and self.parallel is True:
+            return NOTHING
+        # The body gets what is in it, so nobody else may change it. A raw value is a copy anyway.
+        if self.arguments is not None and isinstance(parsed, dict):
+            parsed = MappingProxyType(parsed)
         try:
             if self.touches is not None:
                 return claim_of(self.touches(parsed))
@@ -161,14 +167,25 @@ class Tool:
             return None
         return NOTHING if parallel is True else None
 
-    def call(self, parsed: object, run: ToolRun) -> object:
-        """Run the body with what `parse` returned; for an async body, its coroutine."""
-        injected = {} if self.injects is None else {self.injects: run}
+    def call(self, parsed: object, run: ToolRun | None) -> object:
+        """Run the body with what `parse` returned; for an async body, its coroutine.
+
+        *run* is for a body that `injects` it.
+        """
+        if self.injects is not None:
+            return self._call_injected(parsed, {self.injects: run})
+        if self.arguments is None:
+            return self.body(parsed)
+        arguments: Any = parsed
+        return self.body(**arguments)
+
+    def _call_injected(self, parsed: object, injected: Mapping[str, object]) -> object:
         if self.arguments is None:
             return self.body(parsed, **injected)
-        return self.body(**cast(Mapping[str, object], parsed), **injected)
+        arguments: Any = parsed
+        return self.body(**arguments, **injected)
 
-    def start(self, parsed: object, run: ToolRun) -> Awaitable[object]:
+    def start(self, parsed: object, run: ToolRun | None) -> Awaitable[object]:
         """`call` for an async body, typed as what it is."""
         return cast(Awaitable[object], self.call(parsed, run))
 

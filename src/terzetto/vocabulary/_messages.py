@@ -6,6 +6,8 @@ built (`clean_text`), so nothing built here can make a log unwritable.
 
 from __future__ import annotations
 
+import itertools
+import os
 import secrets
 from typing import Literal, NewType, TypeAlias
 
@@ -29,9 +31,29 @@ def clean_message_id(value: str) -> MessageId:
     return MessageId(clean_text(value))
 
 
+class _Ids:
+    """Ids that nobody else makes: a random number of the process, and a count.
+
+    Every result has one, and asking the system for randomness each time is most of it.
+    """
+
+    def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """Start anew, as a process that was forked has to."""
+        self.prefix = secrets.token_hex(8)
+        self.count = itertools.count(1).__next__
+
+
+_ids = _Ids()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_ids.begin)
+
+
 def new_message_id() -> MessageId:
-    """A random id; engines under test inject a seeded source instead."""
-    return MessageId(secrets.token_hex(12))
+    """An id of its own, here and elsewhere; engines under test inject a seeded source instead."""
+    return MessageId(f"{_ids.prefix}{_ids.count():08x}")
 
 
 @frozen
