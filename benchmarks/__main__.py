@@ -1,6 +1,6 @@
-"""``python -m benchmarks [--json FILE] [--quick] [--only NAME ...]``."""
+"""``python -m benchmarks [--json FILE] [--quick] [--only NAME ... | --peers NAMES]``."""
 
-from . import agents, batches, doors, floors, steps, store, streams
+from . import _peers, agents, batches, doors, floors, steps, store, streams
 from ._run import main
 
 PARTS = {
@@ -14,4 +14,4 @@ PARTS = {
 }
 
 if __name__ == "__main__":
-    main(PARTS)
+    main(PARTS, _peers.run)

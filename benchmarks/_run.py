@@ -24,7 +24,14 @@ Parts: TypeAlias = Mapping[str, Part]
 """By name: ``store.memory`` and the like."""
 
 
-def run(parts: Parts, arguments: Sequence[str] | None = None) -> int:
+Against: TypeAlias = Callable[[str, Scale], list[dict[str, object]]]
+"""Measures against others, prints it and gives rows for a report. Raises ValueError for what
+cannot be, with a text for people."""
+
+
+def run(
+    parts: Parts, arguments: Sequence[str] | None = None, against: Against | None = None
+) -> int:
     """Measure what *arguments* ask for and print it; 1 if a row is over its budget."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
@@ -43,7 +50,17 @@ def run(parts: Parts, arguments: Sequence[str] | None = None) -> int:
         default=(),
         help=f"these parts, or all whose names begin so: {', '.join(parts)}",
     )
+    if against is not None:
+        parser.add_argument(
+            "--peers",
+            metavar="NAMES",
+            help="instead: other agent loops on the same work, with commas between their names; "
+            "each gets an environment of its own, which is made when it is first asked for",
+        )
     asked = parser.parse_args(arguments)
+    peers: str | None = getattr(asked, "peers", None)
+    if peers is not None and asked.only:
+        parser.error("--peers: it measures its own parts; expected no --only beside it")
     chosen = {
         name: part
         for name, part in parts.items()
@@ -58,6 +75,15 @@ def run(parts: Parts, arguments: Sequence[str] | None = None) -> int:
         except OSError as error:
             parser.error(f"--json {asked.json}: {error.strerror}")
     scale, rows = Scale(asked.quick), dict[str, list[Row]]()
+    if against is not None and peers is not None:
+        try:
+            found = against(peers, scale)
+        except ValueError as error:
+            parser.error(str(error))
+        if asked.json is not None:
+            record = _record({}, scale) | {"rows": found}
+            asked.json.write_text(json.dumps(record, indent=1) + "\n")
+        return 0  # to be behind is no failure
     for name, part in chosen.items():
         began = time.perf_counter()
         rows[name] = list(part(scale))
@@ -73,8 +99,8 @@ def run(parts: Parts, arguments: Sequence[str] | None = None) -> int:
     return 1 if over else 0
 
 
-def main(parts: Parts) -> None:
-    sys.exit(run(parts))
+def main(parts: Parts, against: Against | None = None) -> None:
+    sys.exit(run(parts, against=against))
 
 
 def _counts_over(rows: Mapping[str, Iterable[Row]]) -> list[str]:
