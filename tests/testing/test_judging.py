@@ -12,8 +12,9 @@ import terzetto.tools._pipeline as pipeline_module
 from terzetto import MemoryStore
 from terzetto.testing import SOURCES, Evidence, Stage, check_invariants, explore, explore_crashes
 from terzetto.testing._judging import Log, Seen, digest
+from terzetto.testing._life import Second, ctrl_c_heard, run
 from terzetto.testing._pairs import pairs_of
-from terzetto.testing._shipped import SHIPPED
+from terzetto.testing._shipped import SHIPPED, play_of
 from terzetto.testing._whole import fingerprint
 from terzetto.tools._outcome import aborted
 from terzetto.vocabulary import SessionHeader, SessionId
@@ -164,3 +165,17 @@ def test_a_second_strike_finds_what_one_does_not() -> None:
     assert once.violations == []
     assert len(twice.violations) == 5
     assert all(violation.then for violation in twice.violations)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_ctrl_c_and_the_hosts_cancel_while_an_agent_is_started(seed: int) -> None:
+    """C176: both in the time of `nursery.start`, and it is a KeyboardInterrupt that leaves."""
+    both = {source.name: source for source in SOURCES}
+    shipped = SHIPPED["doors"]
+    with ctrl_c_heard():
+        for point in range(8, 22):
+            for after in (1, 2):
+                second = Second(both["host cancel"], after)
+                play = play_of(shipped, seed)
+                outcome = run(play, both["KeyboardInterrupt"], point, second)
+                assert outcome.problems == [], (point, after)

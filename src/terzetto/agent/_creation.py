@@ -300,7 +300,7 @@ class Agents(AgentRegistry):
             await self._publish(life, options, source)
             # Whoever owns it may have gone meanwhile, and takes it along.
             nursery = self._owner(options.parent)
-            await nursery.start(life.run, name=f"terzetto agent {agent_id}")
+            await _start(nursery, life.run, f"terzetto agent {agent_id}")
             self._owner(options.parent)
             life.agent._state.release()
         except BaseException:
@@ -370,3 +370,17 @@ class Agents(AgentRegistry):
             view: AgentView = agent
             await agent.scope.hooks.agent_created.run(view)
             agent.scope.hooks.session_started.notify(SessionStarted(agent, source))
+
+
+async def _start(nursery: trio.Nursery, run: Callable[..., Awaitable[object]], name: str) -> None:
+    """Start *run*. A Ctrl-C that comes together with the host's cancel leaves as itself: Trio
+    finds two exceptions in a nursery of its own then, and takes that for a defect."""
+    try:
+        await nursery.start(run, name=name)
+    except trio.TrioInternalError as error:
+        group = error.__cause__
+        if isinstance(group, BaseExceptionGroup):
+            interrupts, others = group.split(KeyboardInterrupt)
+            if interrupts is not None and (others is None or not others.split(trio.Cancelled)[1]):
+                raise KeyboardInterrupt from None
+        raise

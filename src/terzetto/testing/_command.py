@@ -124,6 +124,7 @@ def _list() -> int:
     print("scenarios")
     for name, scene in SHIPPED.items():
         print(f"  {name:{width}}  {scene.does}")
+        print(f"  {'':{width}}  about: {', '.join(scene.groups)}")
     print("sources")
     for source in SOURCES:
         print(f"  {source.name:{width}}  a turn that it cuts ends by {source.cause}")

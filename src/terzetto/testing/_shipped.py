@@ -21,18 +21,24 @@ from ._scenarios_lives import LIVES
 from ._scenarios_saving import SAVING
 from ._scenarios_tools import TOOLS
 from ._scenarios_turns import TURNS
+from ._scenarios_world import WORLD
+from ._script_acts import Script
 
 
 @frozen
 class Shipped:
-    """A scenario with its model. *does* is its first line, for ``--list``."""
+    """A scenario with its model. *does* is its first line, *groups* the parts of the engine
+    that it is about, for ``--list``."""
 
     name: str
     scenario: Scenario = field(repr=False)
     model: MakeAdapter | Answers = field(repr=False)
+    groups: tuple[str, ...] = ()
 
     @property
     def does(self) -> str:
+        if isinstance(self.scenario, Script):
+            return f"A script: {', '.join(map(str, self.scenario.acts))}."
         return (self.scenario.__doc__ or "").strip().partition("\n")[0]
 
 
@@ -89,8 +95,50 @@ def play_of(
 
 
 def _shipped() -> Mapping[str, Shipped]:
-    found = {**TURNS, **TOOLS, **LIVES, **DOORS, **SAVING}
-    return {name: Shipped(name, scenario, model) for name, (scenario, model) in found.items()}
+    found = {**TURNS, **TOOLS, **LIVES, **DOORS, **SAVING, **WORLD}
+    return {
+        name: Shipped(name, scenario, model, tuple(GROUPS[name].split()))
+        for name, (scenario, model) in found.items()
+    }
+
+
+GROUPS: Mapping[str, str] = {
+    "plain": "inbox turns requests streams",
+    "reasoning": "streams",
+    "asked": "inbox turns",
+    "asking": "inbox turns cancellation",
+    "steered": "inbox turns hooks",
+    "interrupted": "inbox turns cancellation",
+    "failing": "failures retries steps inbox",
+    "rewriting": "steps inbox",
+    "batch": "scheduling",
+    "touching": "scheduling",
+    "spilling": "pipeline",
+    "broken": "pipeline declarations",
+    "swallowing": "pipeline cancellation",
+    "shielding": "scheduling cancellation",
+    "context": "declarations pipeline inbox",
+    "threaded": "pipeline scheduling",
+    "reviewed": "pipeline hooks scheduling",
+    "maintenance": "turns models",
+    "resumed": "persistence creation inbox",
+    "family": "ownership teardown initiator",
+    "disposed": "teardown cancellation",
+    "slow disk": "persistence turns",
+    "everything": "turns steps requests prompt scheduling hooks retries",
+    "forking": "creation persistence log",
+    "doors": "creation ownership registry persistence",
+    "held": "streams cancellation",
+    "unsaved": "persistence steps turns",
+    "lazy": "persistence",
+    "each": "persistence log",
+    "behind": "persistence",
+    "reading back": "log persistence",
+    "driving": "pipeline embedding",
+    "groups": "pipeline failures",
+    "script": "inbox cancellation persistence turns",
+}
+"""What each scenario is about, in the words of the reference."""
 
 
 SHIPPED = _shipped()
