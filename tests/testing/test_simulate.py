@@ -148,6 +148,9 @@ def test_a_power_cut_in_a_body_is_told_as_it_was() -> None:
         ('{"answers": {"ada": [{"parts": [{"given": 0}]}]}}', "wants call 0 of yours"),
         ('{"answers": {"ada": [{"parts": [{"given": -1}]}]}}', "a part of an answer: .*'given'"),
         ('{"answers": {"ada": [{"parts": ["delay:soon"]}]}}', "expected seconds, .*'soon'"),
+        ('{"latency": NaN}', "a script: 'latency' must be >= 0: nan"),
+        ('{"lives": [{"acts": [{"at": Infinity, "do": "cap"}]}]}', "'at' must be <= 1000: inf"),
+        ('{"lives": [{"acts": [{"steps": 100000, "do": "cap"}]}]}', "'steps' must be <= 1000"),
         ('{"answers": []}', "a script: answers: expected the answers to each agent by its name"),
     ],
 )

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias, cast, get_args
 
 import attrs
 from attrs import field, frozen
-from attrs.validators import ge, in_, instance_of, optional
+from attrs.validators import ge, in_, instance_of, le, optional
 
 from ..vocabulary import Durability, InvalidValue
 
@@ -122,6 +122,10 @@ LISTENS = (
 )
 """What a listener does. ``decide``: what its point is for, such as rejecting a step."""
 STORE = ("create", "open", "read", "flush", "close")
+_LONGEST = 1_000
+"""Virtual seconds after which nothing begins any more; and rounds of the scheduler."""
+_SLOWEST = 10
+"""Virtual seconds that one operation of a disk takes, at most."""
 _Does: TypeAlias = tuple[str, ...]
 
 
@@ -202,8 +206,8 @@ class Act:
     """What somebody does: at *at* virtual seconds of its life, once *steps* more rounds of the
     scheduler have passed; to the agent *who*. *value* is what more it takes."""
 
-    at: float = field(default=0.0, converter=float, validator=ge(0))
-    steps: int = field(default=0, validator=[instance_of(int), ge(0)])
+    at: float = field(default=0.0, converter=float, validator=[ge(0), le(_LONGEST)])
+    steps: int = field(default=0, validator=[instance_of(int), ge(0), le(_LONGEST)])
     do: str = field(validator=_one_of(*ACTS))
     who: str = field(default="", validator=_text())
     value: float = field(default=0.0, converter=float)
@@ -232,7 +236,7 @@ class Trouble:
     nth: int = field(default=1, validator=[instance_of(int), ge(1)])
     times: int = field(default=1, validator=[instance_of(int), ge(1)])
     effect: str = field(default="none", validator=_one_of("none", "part", "all"))
-    seconds: float = field(default=0.0, converter=float, validator=ge(0))
+    seconds: float = field(default=0.0, converter=float, validator=[ge(0), le(_SLOWEST)])
 
 
 def _each(kind: type[Any], what: str, values: Sequence[object]) -> tuple[Any, ...]:
@@ -286,9 +290,9 @@ class Simulation:
     seed: int = field(default=0, validator=instance_of(int))
     durability: str = field(default="step", validator=_one_of(*get_args(Durability)))
     cap: int = field(default=10, validator=[instance_of(int), ge(1)])
-    latency: float = field(default=0.0, converter=float, validator=ge(0))
+    latency: float = field(default=0.0, converter=float, validator=[ge(0), le(_SLOWEST)])
     cache: int | None = field(default=None, validator=optional(instance_of(int)))
-    window: float = field(default=0.25, converter=float, validator=ge(0))
+    window: float = field(default=0.25, converter=float, validator=[ge(0), le(_SLOWEST)])
     repeats: bool = field(default=True, validator=instance_of(bool))
     answers: Mapping[str, tuple[Answer, ...]] = field(factory=dict, converter=_answers)
     lives: tuple[Life, ...] = field(default=(), converter=_lives)
