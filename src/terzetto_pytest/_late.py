@@ -130,9 +130,6 @@ def _show_point(
         pytest.fail("\n".join([*log, *(f"- {problem}" for problem in problems)]), pytrace=False)
 
 
-# --- pinned scheduling ------------------------------------------------------------------------
-
-
 # --- a scripted engine ------------------------------------------------------------------------
 
 

@@ -68,9 +68,10 @@ def check_tool(
     Raises:
         InvalidValue: there is no call, or one that the tool refuses; or no such kind.
 
-    Not to be called inside a Trio run. Time is virtual, and jumps while all tasks of the call
-    wait for time or for each other; while one waits for a socket, a process or a thread, it
-    is real. The tool runs for real: give it a folder, a server and a database of the test's.
+    Not to be called inside a Trio run, nor in two threads at once. Time is virtual, and jumps
+    while all tasks of the call wait for time or for each other; while one waits for a socket,
+    a process or a thread, it is real. The tool runs for real: give it a folder, a server and
+    a database of the test's.
     """
     check_ignored(ignore)
     if not calls:
