@@ -20,7 +20,7 @@ from attrs import define, field, frozen
 import terzetto
 from terzetto import Agent, JsonlStore, Tool, tool
 from terzetto.tools import BatchResult, PoolExecutor, ToolBatch
-from terzetto.vocabulary import StreamChunk
+from terzetto.vocabulary import Durability, StreamChunk
 
 from ._measure import Clock, Sample
 from ._places import folder, places
@@ -114,9 +114,10 @@ async def engaged(
     sessions: Path | None = None,
     tools: Sequence[Tool] = (),
     watched: bool = True,
+    durability: Durability = "lazy",
 ) -> AsyncIterator[Engaged]:
     """One agent for *load*, of whom each batch is timed if it is *watched*; with *sessions*, on
-    a lazy `JsonlStore` there."""
+    a `JsonlStore` there."""
     clock = time.thread_time if sessions is None else time.process_time
     watch, model = Watch(clock if watched else None), TimedModel(load)
     async with (
@@ -126,7 +127,7 @@ async def engaged(
             store=None if sessions is None else JsonlStore(sessions),
             executor=watch,
             max_parallel_tool_calls=cap,
-            durability="lazy",
+            durability=durability,
         ) as engine,
         engine.open_agent(provider="work", model="m") as agent,
     ):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import json
 import subprocess
@@ -20,7 +21,7 @@ from terzetto import JsonlStore, Store
 from terzetto.session._codec import encode_event
 from terzetto.stores._jsonl_layouts import LayoutName
 
-from ._measure import Sample, Scale, alternate
+from ._measure import Sample, Scale, Series, alternate
 from ._places import KINDS, MAKE, Kind, folder, places
 from ._rows import Count, Ratio, Row
 from ._work import Load, WorkModel, note, turns
@@ -40,8 +41,12 @@ def memory(scale: Scale) -> Iterable[Row]:
         done = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE)
         found = json.loads(done.stdout)
         name = f"{pieces:,} pieces, {'no store' if kind == 'none' else kind}"
-        judged = kind != "none" and not scale.quick
-        for what, unit, limit in (("bytes", "B a piece", 60), ("tracked", "objects a piece", 0.1)):
+        judged = not scale.quick
+        most = (100, 0.05) if kind == "none" else (60, 0.1)
+        for what, unit, limit in (
+            ("bytes", "B a piece", most[0]),
+            ("tracked", "objects a piece", most[1]),
+        ):
             yield Count(
                 name=f"{name}: {what}",
                 value=found[what] / pieces,
@@ -79,25 +84,75 @@ def _laid_out(layout: LayoutName, path: Path) -> Store:
 
 
 def resume(scale: Scale) -> Iterable[Row]:
-    """Opening an agent on a stored session, against reading its lines as JSON."""
-    load = scale.pick(Load(300, 20), Load(3, 3))
+    """Opening an agent on a stored session, against reading its lines as JSON; the same of a
+    log of five times as many events; and its first turn, against its second."""
+    small, large = scale.pick((Load(323, 20), Load(1613, 20)), (Load(3, 3), Load(6, 3)))
     for kind in KINDS:
-        with folder(places()[-1]) as path:
-            store = MAKE[kind](path)
-            work = trio.run(turns, 1, load, "lazy", store, time.perf_counter)
-            _, events = trio.run(store.read, "s0")
-            lines = [line(dict(encode_event(event))) for event in events]
+        with folder(places()[-1]) as path, folder(places()[-1]) as other:
+            lines, more = _stored(kind, path, small), _stored(kind, other, large)
             found = alternate(
-                {"ours": _resumed(kind, path, len(events)), "floor": _loaded(lines)}, scale
+                {
+                    "ours": _resumed(kind, path, len(lines)),
+                    "large": _resumed(kind, other, len(more)),
+                    "floor": _loaded(lines),
+                },
+                scale,
             )
             yield Ratio(
-                name=f"{kind}, a session of {work.events:,} events",
+                name=f"{kind}, a session of {len(lines):,} events",
                 unit="event",
                 ours=found["ours"],
                 against="orjson.loads",
                 floor=found["floor"],
-                budget=11.5,
+                budget=12,
             )
+            yield Ratio(
+                name=f"{kind}, a session of {len(more):,} events",
+                unit="event",
+                ours=found["large"],
+                against=f"of {len(lines):,}",
+                floor=found["ours"],
+                budget=1.6,
+            )
+            first, second = _after_resume(kind, path, scale)
+            yield Ratio(
+                name=f"{kind}, the first turn after it, of one step",
+                unit="turn",
+                ours=first,
+                against="the second",
+                floor=second,
+                budget=1.1,
+            )
+
+
+def _stored(kind: Kind, path: Path, load: Load) -> list[bytes]:
+    """A session of one turn of *load*, in a new store; its lines."""
+    store = MAKE[kind](path)
+    trio.run(turns, 1, load, "lazy", store, time.perf_counter)
+    _, events = trio.run(store.read, "s0")
+    return [line(dict(encode_event(event))) for event in events]
+
+
+def _after_resume(kind: Kind, path: Path, scale: Scale) -> tuple[Series, Series]:
+    """Seconds of Trio's thread for the first turn and for the second, many times."""
+
+    async def main() -> tuple[float, float]:
+        async with (
+            terzetto.open_engine(
+                adapters=[WorkModel(Load(1, 20))], tools=[note], store=MAKE[kind](path)
+            ) as engine,
+            engine.open_agent(resume="s0") as agent,
+        ):
+            took = []
+            for _ in range(2):
+                gc.collect()
+                began = time.thread_time()
+                await agent.ask("Work.")
+                took.append(time.thread_time() - began)
+            return took[0], took[1]
+
+    found = [trio.run(main) for _ in range(scale.pick(3 * scale.rounds, 1))]
+    return Series(tuple(one for one, _ in found)), Series(tuple(other for _, other in found))
 
 
 def _resumed(kind: Kind, path: Path, events: int) -> Sample:

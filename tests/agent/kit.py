@@ -125,7 +125,7 @@ class Faults:
         return self.inner._sessions[session_id].owner is not None
 
     def stored(self, session_id: str) -> Sequence[Event]:
-        return list(self.inner._sessions[session_id].events)
+        return list(self.inner._sessions[session_id].held.everything())
 
 
 class FaultyHandle:

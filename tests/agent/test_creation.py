@@ -937,7 +937,7 @@ def test_a_log_that_cannot_be_read_leaves_the_id_free_and_the_lock_open(fault: s
     async def run() -> None:
         store = Faults()
         events = await _stored(store)
-        stored = store.inner._sessions["a"].events
+        stored = store.inner._sessions["a"].held.tail
         last = events[-1]
         if fault == "unknown extension":
             stored.append(Event(last.seq + 1, last.time_ms, Extension("theirs/thing", {})))
@@ -996,7 +996,7 @@ async def test_a_crashed_log_is_repaired_before_anyone_sees_it() -> None:
     store = Faults()
     events = await _stored(store)
     cut = next(e.seq for e in reversed(events) if isinstance(e.data, AssistantMessageEvent))
-    stored = store.inner._sessions["a"].events
+    stored = store.inner._sessions["a"].held.tail
     del stored[cut:]
     seen: list[list[str]] = []
     async with engine_on(talking(), store=store) as engine:

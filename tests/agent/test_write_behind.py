@@ -27,6 +27,8 @@ from terzetto.llm.scripted import Delay, Hang, ScriptedModel, answer, call, say
 from terzetto.testing import Latency, SimulatedDisk
 from terzetto.vocabulary import (
     AssistantChunk,
+    AssistantMessage,
+    AssistantMessageEvent,
     BlockEnd,
     CallId,
     Event,
@@ -35,11 +37,16 @@ from terzetto.vocabulary import (
     Finish,
     InboxSpliced,
     MessageId,
+    ModelSource,
+    ReasoningBlock,
     Stop,
     TextBlock,
     TextDelta,
+    ToolCallBlock,
     ToolCallDelta,
     ToolCallEvent,
+    ToolResultBlock,
+    ToolResultEvent,
     UserMessage,
     UserMessageEvent,
     UserSource,
@@ -740,6 +747,22 @@ SIZED: dict[str, EventData] = {
     "call": ToolCallEvent(1, 1, CallId("c"), "t", "x" * 2000),
     "input": InboxSpliced("next-turn", 0, 0, (TEXT,)),
     "message": UserMessageEvent(TEXT),
+    "result": ToolResultEvent(
+        1, 1, UserMessage((ToolResultBlock(CallId("c"), (TextBlock("x" * 2000),)),))
+    ),
+    "result in words": ToolResultEvent(1, 1, TEXT),
+    "answer": AssistantMessageEvent(
+        1,
+        1,
+        AssistantMessage(
+            (
+                TextBlock("x" * 500),
+                ReasoningBlock("x" * 500),
+                ToolCallBlock(CallId("c"), "t", "x" * 1000),
+            ),
+            ModelSource("p", "m"),
+        ),
+    ),
 }
 
 

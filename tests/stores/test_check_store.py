@@ -16,6 +16,7 @@ import trio
 from attrs import define, evolve, field
 from tests.stores.kit import KINDS, made_in, turn
 
+from terzetto.session import Held
 from terzetto.stores import JsonlStore, MemoryStore, SqliteStore, Store, _sqlite_jobs
 from terzetto.stores.writing import check_extensions
 from terzetto.testing import STORE_LAWS, BrokenStore, Latency, SimulatedDisk, check_store
@@ -149,7 +150,7 @@ class Faulty:
         return self.handle(await self.inner.open(session_id), self)
 
     def stored(self, handle: Any) -> list[Event]:
-        return self.inner._sessions[handle.inner.header.id].events
+        return self.inner._sessions[handle.inner.header.id].held.tail
 
 
 class LosesAnEvent(Handle):
@@ -228,7 +229,7 @@ class ClosesForEver(Handle):
 class ReadsWhatOthersAppended(Handle):
     async def read(self, start: int = 0, stop: int | None = None) -> list[Event]:
         await self.inner.read(start, stop)
-        return list(self.inner._kept.events[start:stop])
+        return list(self.inner._kept.held.tail[start:stop])
 
 
 class ReadsWhatItFound(Handle):
@@ -339,7 +340,7 @@ class SharesNobody(Faulty):
 class OpensAnything(Faulty):
     async def read(self, session_id: str, start: int = 0) -> Any:
         stored = await self.inner._find(session_id)
-        return stored.header, stored.events[start:]
+        return stored.header, stored.held.tail[start:]
 
 
 class OverwritesOnCreate(Faulty):
@@ -372,7 +373,7 @@ class LooksOnce(Faulty):
         if mode == "write":
             return await super().open(session_id)
         reader = await self.inner.open(session_id, mode)
-        reader._kept = evolve(reader._kept, events=list(reader._kept.events))
+        reader._kept = evolve(reader._kept, held=Held(tail=list(reader._kept.held.tail)))
         return reader
 
 
@@ -408,12 +409,12 @@ class OnlyHides(Faulty):
     async def delete(self, session_id: str) -> None:
         stored = await self.inner._find(session_id)
         await self.inner.delete(session_id)
-        self.background = stored.events
+        self.background = stored.held.tail
 
     async def create(self, header: SessionHeader) -> Any:
         handle = await self.inner.create(header)
         if self.background:
-            self.inner._sessions[header.id].events.extend(self.background)
+            self.inner._sessions[header.id].held.tail.extend(self.background)
         return handle
 
 

@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from attrs import define, field
 
 from ..vocabulary import (
     AssistantChunk,
     AssistantMessageEvent,
+    BlockEnd,
+    BlockStart,
     Event,
+    ReasoningBlock,
     ReasoningDelta,
+    StepEnd,
+    StepStart,
+    TextBlock,
     TextDelta,
+    ToolCallBlock,
     ToolCallDelta,
+    ToolCallEvent,
+    ToolResultBlock,
+    ToolResultEvent,
+    TurnStart,
 )
 
 MOST_EVENTS = 5_000
@@ -25,7 +37,6 @@ LOOK_EVERY = 32
 
 _ENVELOPE = 100
 _LEAF = 8
-_DELTAS = ("text", "arguments_delta")
 
 
 @define(eq=False)
@@ -41,7 +52,8 @@ class Backlog:
 
     def grow(self, events: Iterable[Event], next_seq: int) -> None:
         """*events* are those from `measured` to before *next_seq*."""
-        self._total += sum(map(rough_size, events))
+        for event in events:
+            self._total += rough_size(event)
         self._measured = next_seq
         self._marks.append((next_seq - 1, self._total))
 
@@ -59,15 +71,67 @@ class Backlog:
 
 def rough_size(event: Event) -> int:
     """About how many bytes *event* takes, by its texts."""
-    match event.data:
-        case AssistantChunk(chunk=TextDelta() | ReasoningDelta() | ToolCallDelta() as part):
-            texts = (getattr(part, name, "") for name in _DELTAS)  # most events are these
-            size = sum(map(len, texts))
-        case AssistantMessageEvent():  # a copy of chunks, whose texts it may share
-            size = _length(event.data.message.content)
-        case data:
-            size = _length(data)
-    return _ENVELOPE + size
+    measure = _TEXTS.get(type(event.data))
+    return _ENVELOPE + (_length(event.data) if measure is None else measure(event.data))
+
+
+# What a step and its calls record is measured after each result, so without looking at every
+# attribute of everything in it.
+
+
+def _of_chunk(data: AssistantChunk) -> int:
+    chunk = data.chunk
+    if type(chunk) is TextDelta or type(chunk) is ReasoningDelta:
+        return len(chunk.text)
+    if type(chunk) is ToolCallDelta:
+        return len(chunk.arguments_delta)
+    if type(chunk) is BlockStart:
+        return 0
+    if type(chunk) is BlockEnd:
+        return _of_content((chunk.block,))
+    return _length(chunk)
+
+
+def _of_answer(data: AssistantMessageEvent) -> int:
+    return _of_content(data.message.content)  # a copy of chunks, whose texts it may share
+
+
+def _of_call(data: ToolCallEvent) -> int:
+    return len(data.arguments)
+
+
+def _of_result(data: ToolResultEvent) -> int:
+    size = 0
+    for block in data.message.content:
+        size += _of_content(block.content if type(block) is ToolResultBlock else (block,))
+    return size
+
+
+def _of_content(blocks: Iterable[object]) -> int:
+    size = 0
+    for block in blocks:
+        if type(block) is TextBlock or type(block) is ReasoningBlock:
+            size += _LEAF + len(block.text)
+        elif type(block) is ToolCallBlock:
+            size += _LEAF + len(block.arguments)
+        else:
+            size += _LEAF + _length(block)
+    return size
+
+
+def _of_nothing(data: object) -> int:
+    return 0
+
+
+_TEXTS: dict[type, Callable[[Any], int]] = {
+    AssistantChunk: _of_chunk,
+    AssistantMessageEvent: _of_answer,
+    ToolCallEvent: _of_call,
+    ToolResultEvent: _of_result,
+    TurnStart: _of_nothing,
+    StepStart: _of_nothing,
+    StepEnd: _of_nothing,
+}
 
 
 def _length(value: object) -> int:

@@ -194,7 +194,10 @@ class _Loop:
         caught: BaseException | None = None
         try:
             with activity.scope:
-                outcome = await self._steps(number)
+                try:
+                    outcome = await self._steps(number)
+                finally:
+                    self.agent.steps.end_turn()
         except BaseException as error:  # every way out of a turn is closed on the record
             caught = error
         # The scope says whether the host stops us, not the exception: a clean-up may have

@@ -7,6 +7,8 @@ freezing the request, so a cancel commits all of it or nothing.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from attrs import define
 
 from ..llm import ModelRuntime, PreparedCall
@@ -17,6 +19,7 @@ from ..vocabulary import (
     CallConfig,
     CodedError,
     ContextSection,
+    DefaultField,
     DeveloperMessage,
     DeveloperMessageEvent,
     ModelSelection,
@@ -29,6 +32,7 @@ from ..vocabulary import (
     SystemMessage,
     SystemMessageEvent,
     TextBlock,
+    ToolSchema,
     UserMessage,
     UserMessageEvent,
     texts,
@@ -37,6 +41,35 @@ from ._decisions import header_needed, next_config, route_change, tool_changes
 from ._dispatch import check_admitted
 from ._hooks import Assembly, Enter, PreStep, Reject, RequestHook, StepDecision, decided
 from ._scope import AgentScope
+
+# What a step found out, for the next one: in a turn of many steps mostly nothing changes.
+# Each holds for exactly the values it was made from, compared by identity or by count, so
+# that what is kept is what would be made again.
+
+
+class _Assembled(NamedTuple):
+    """*assembly* is that of the tools and prompt parts at these counts of changes."""
+
+    tool_changes: int
+    prompt_changes: int
+    assembly: Assembly
+
+
+class _Configured(NamedTuple):
+    """*config* is what `next_config` gives for these."""
+
+    last: RequestHeader | None
+    selection: ModelSelection
+    config: CallConfig
+
+
+class _Compared(NamedTuple):
+    """A header of these parts is equal to *last*."""
+
+    last: RequestHeader
+    config: CallConfig
+    defaults: frozenset[DefaultField]
+    tools: tuple[ToolSchema, ...]
 
 
 @define(eq=False)
@@ -50,6 +83,9 @@ class RequestBuilder:
     max_tokens: int | None
     _wrote_header: bool = False
     _generation: int = -1
+    _assembled: _Assembled | None = None
+    _configured: _Configured | None = None
+    _compared: _Compared | None = None
 
     def __attrs_post_init__(self) -> None:
         # Restored replacements are old news: the series goes on over a resume (C96).
@@ -61,17 +97,7 @@ class RequestBuilder:
         Raises `CodedError` ``ROUTE_CHANGED`` when a listener changed the selection: the prompt
         would speak of another model than the one that is asked (C86).
         """
-        variables = {"provider": selection.provider, "model": selection.model}
-        over = self.scope.tools.laid_over()
-        visible = self.scope.tools.visible().values()
-        ordered = self.scope.prompt.arrange(t.schema() for t in visible if t not in over)
-        assembly = Assembly(
-            agent=self.agent,
-            selection=selection,
-            system=self.scope.prompt.render(self.agent, variables),
-            # Last, so that the declarations before them are the same in every turn.
-            tools=(*ordered, *(tool.schema() for tool in over)),
-        )
+        assembly = self._own_assembly(selection)
         hook = self.scope.hooks.assemble
         if not hook:
             return assembly
@@ -84,21 +110,52 @@ class RequestBuilder:
             )
         return assembly
 
+    def _own_assembly(self, selection: ModelSelection) -> Assembly:
+        """The assembly before any listener; the one before it, if nothing in it is new."""
+        tools, prompt, known = self.scope.tools, self.scope.prompt, self._assembled
+        tool_changes, prompt_changes = tools.changes, prompt.changes
+        if (
+            known is not None
+            and known.tool_changes == tool_changes
+            and known.prompt_changes == prompt_changes
+            and (known.assembly.selection is selection or known.assembly.selection == selection)
+        ):
+            if prompt.fixed:
+                return known.assembly
+            declared = known.assembly.tools
+        else:
+            over = tools.laid_over()
+            ordered = prompt.arrange(t.schema() for t in tools.visible().values() if t not in over)
+            # Last, so that the declarations before them are the same in every turn.
+            declared = (*ordered, *(tool.schema() for tool in over))
+        variables = {"provider": selection.provider, "model": selection.model}
+        system = prompt.render(self.agent, variables)
+        assembly = Assembly(agent=self.agent, selection=selection, system=system, tools=declared)
+        self._assembled = _Assembled(tool_changes, prompt_changes, assembly)
+        return assembly
+
     async def decide(
         self, turn: int, step: int, claimed: tuple[UserMessage, ...], selection: ModelSelection
     ) -> StepDecision:
         """Run `pre_step`. The innermost decision enters what was claimed, and a snapshot
         of the runtime context when one is owed (C73)."""
+        hook = self.scope.hooks.pre_step
+        if not hook:
+            return self._entering(claimed)
         proposed = PreStep(
             agent=self.agent, turn=turn, step=step, messages=claimed, selection=selection
         )
 
         async def enter(value: PreStep) -> StepDecision:
-            return Enter(refreshed(value.messages, self._snapshot(self._context())))
+            return self._entering(value.messages)
 
-        decision = await self.scope.hooks.pre_step.run(proposed, enter)
+        decision = await hook.run(proposed, enter)
         decided("pre_step", decision, Enter, Reject)
         return decision
+
+    def _entering(self, messages: tuple[UserMessage, ...]) -> Enter:
+        entering = refreshed(messages, self._snapshot(self._context()))
+        return Enter(entering) if entering else _ENTER_NOTHING
 
     async def prepare(
         self, turn: int, step: int, attempt: int, selection: ModelSelection
@@ -108,7 +165,7 @@ class RequestBuilder:
         Raises `CodedError` ``ROUTE_CHANGED`` when a listener changed provider, model or
         effort. Nothing is in the log yet.
         """
-        config = next_config(self.session.folds.header, selection, self.max_tokens)
+        config = self._own_config(selection)
         hook = self.scope.hooks.request
         if hook:
             proposed = RequestHook(
@@ -122,6 +179,17 @@ class RequestBuilder:
                     texts.ROUTE_CHANGED,
                 )
         return await self.runtime.prepare_call(config)
+
+    def _own_config(self, selection: ModelSelection) -> CallConfig:
+        """The config before any listener: the last header's own object, if it is equal."""
+        last, known = self.session.folds.header, self._configured
+        if known is not None and known.last is last and known.selection is selection:
+            return known.config
+        config = next_config(last, selection, self.max_tokens)
+        if last is not None and config == last.config:
+            config = last.config
+        self._configured = _Configured(last, selection, config)
+        return config
 
     def admit(
         self,
@@ -139,25 +207,19 @@ class RequestBuilder:
         session = self.session
         context = self._context()  # may raise: nothing is in the log yet
         last, last_seq = session.folds.header, session.folds.header_seq
-        header = RequestHeader(
-            config=prepared.config,
-            adapter_defaults=prepared.adapter_defaults,
-            tools=assembly.tools,
-        )
-        if last is not None and last == header:
-            # Equal, but the keys of a schema may come in another order: what is sent is
-            # what was logged, to the byte.
-            header = last
+        header = self._header(last, prepared, assembly.tools)
         self._admit_prompt(turn, step, assembly, prepared, header, starts_series)
         for message in refreshed(batch or (), self._snapshot(context)):
             session.append(UserMessageEvent(message), APPEND)
         series = starts_series or session.surface.generation != self._generation
-        needed = header_needed(
-            last=last,
-            header=header,
-            first_of_instance=not self._wrote_header,
-            starts_series=series,
-        )
+        needed = None
+        if header is not last or series or not self._wrote_header:
+            needed = header_needed(
+                last=last,
+                header=header,
+                first_of_instance=not self._wrote_header,
+                starts_series=series,
+            )
         if needed is not None:
             written = session.append(
                 RequestHeaderEvent(header, needed.reason, needed.starts_series)
@@ -177,6 +239,27 @@ class RequestBuilder:
         check_admitted(session, request)
         return request
 
+    def _header(
+        self, last: RequestHeader | None, prepared: PreparedCall, tools: tuple[ToolSchema, ...]
+    ) -> RequestHeader:
+        """The header of the request; *last* itself, if they are equal."""
+        config, defaults, known = prepared.config, prepared.adapter_defaults, self._compared
+        if (
+            known is not None
+            and known.last is last
+            and known.config is config
+            and known.tools is tools
+            and known.defaults == defaults
+        ):
+            return known.last
+        header = RequestHeader(config=config, adapter_defaults=defaults, tools=tools)
+        if last is None or last != header:
+            return header
+        self._compared = _Compared(last, config, defaults, tools)
+        # Equal, but the keys of a schema may come in another order: what is sent is
+        # what was logged, to the byte.
+        return last
+
     def _admit_prompt(
         self,
         turn: int,
@@ -188,7 +271,7 @@ class RequestBuilder:
     ) -> None:
         session, info = self.session, prepared.info
         last = session.folds.header
-        tools_changed = last is not None and last.tools != header.tools
+        tools_changed = header is not last and last is not None and last.tools != header.tools
         new_series = (
             starts_series
             or session.surface.generation != self._generation
@@ -223,18 +306,31 @@ class RequestBuilder:
         self.session.append(event, APPEND)
 
     def _admit_context(self, config: CallConfig, prepared: PreparedCall) -> None:
-        info = prepared.info
+        info, known = prepared.info, self.session.folds.context
+        if (
+            known is not None
+            and known.provider == config.provider
+            and known.model == config.model
+            and known.context_window == info.context_window
+            and known.system_prompt_update == info.system_prompt_update
+        ):
+            return
         context = RequestContextEvent(
             config.provider, config.model, info.context_window, info.system_prompt_update
         )
-        if context != self.session.folds.context:
-            self.session.append(context)
+        self.session.append(context)
 
     def _context(self) -> tuple[ContextSection, ...]:
         return self.scope.prompt.context(self.agent)
 
     def _snapshot(self, context: tuple[ContextSection, ...]) -> UserMessage | None:
-        return owed_snapshot(context, self.session.surface.snapshots, self.session.new_id)
+        retained = self.session.surface.snapshots
+        if not context and not retained:
+            return None
+        return owed_snapshot(context, retained, self.session.new_id)
+
+
+_ENTER_NOTHING = Enter(())
 
 
 async def _same(assembly: Assembly) -> Assembly:

@@ -6,8 +6,7 @@ no wake can be lost.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import TypeVar
 
 import trio
@@ -136,16 +135,6 @@ class RunState:
         # Told of the message, a listener may have cancelled the turn: that wins.
         if self.step is not None and self.activity is not None and not self.activity.cancelled:
             self.step.cancel(reason="the step was interrupted")
-
-    @contextmanager
-    def interruptible(self) -> Iterator[trio.CancelScope]:
-        """What runs in this block can be cut by `interrupt`, alone."""
-        with trio.CancelScope() as scope:
-            self.step = scope
-            try:
-                yield scope
-            finally:
-                self.step = None
 
     def check_open(self) -> None:
         """Refuse input that the store could not take any more, and another thread's."""

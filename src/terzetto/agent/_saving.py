@@ -153,9 +153,21 @@ class Saving:
             self._ended.unpark_all()
             self._go_on()
 
+    @property
+    def waits(self) -> bool:
+        """Whether `barrier` has anything to wait for, or to try once more."""
+        if self.handle is None:
+            return False
+        if self.trouble is not None:
+            return True
+        return (self.level != "lazy" or not self.writer.needed) and self.unsaved
+
     async def barrier(self) -> None:
-        """`flush` where this session's level wants it: before a request, at a turn's end."""
-        if self.level != "lazy" or not self.writer.needed or self.trouble is not None:
+        """`flush` where this session's level wants it: before a request, at a turn's end.
+
+        Awaits nothing when nothing is to be written.
+        """
+        if self.waits:
             await self.flush()
 
     def must_flush(self, read_only: bool) -> bool:
@@ -182,7 +194,7 @@ class Saving:
             return self.unsaved
         next_seq, durable_seq = session.place.next_seq, session.durable_seq
         begin = max(self._backlog.measured, durable_seq + 1)
-        self._backlog.grow(session.events[begin:next_seq], next_seq)
+        self._backlog.grow(session.held.between(begin, next_seq), next_seq)
         self.look_at = next_seq + LOOK_EVERY
         return self._backlog.too_long(durable_seq)
 

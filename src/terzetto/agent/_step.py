@@ -8,6 +8,7 @@ decided by `session.closers`, not here.
 from __future__ import annotations
 
 import logging
+from collections.abc import AsyncIterator, Awaitable
 
 import trio
 from attrs import define, field, frozen
@@ -17,7 +18,6 @@ from ..session import AgentView, Closing, Session, anchor_draft, answer_draft, c
 from ..tools import ToolBatch, ToolPipeline
 from ..vocabulary import (
     AbortedFinish,
-    AssistantChunk,
     ErrorFinish,
     Failure,
     Finish,
@@ -29,11 +29,13 @@ from ..vocabulary import (
     RetryPolicy,
     StepEnd,
     StepStart,
+    StreamChunk,
     UserMessage,
     chain_text,
     is_complete,
     without,
 )
+from ..vocabulary._quick import assistant_chunk
 from ._decisions import StepResult
 from ._dispatch import check_dispatched
 from ._hooks import Assembly, End, Enter, FailureDecision, RequestFailed, Retry
@@ -43,6 +45,7 @@ from ._saving import Saving
 from ._scope import AgentScope
 from ._services import Services
 from ._step_log import StepLog as StepLog
+from ._stretch import Stretch
 
 logger = logging.getLogger("terzetto")
 
@@ -81,9 +84,11 @@ class StepRunner:
     requests: RequestBuilder
     saving: Saving
     _pipeline: ToolPipeline = field(init=False)
+    _stretch: Stretch = field(init=False)
     _unparked: int = 0
 
     def __attrs_post_init__(self) -> None:
+        self._stretch = Stretch(self.state)
         self._pipeline = ToolPipeline(
             self.agent,
             self.scope.tools,
@@ -112,16 +117,16 @@ class StepRunner:
         calls = tuple(owed.call for owed in session.place.owed())
         owes = bool(calls)
         if calls and not cut:
-            batch = ToolBatch(
-                calls=calls,
-                capacity=self.services.settings.max_parallel_tool_calls,
-                pipeline=self._pipeline,
-                log=StepLog(turn, step, session, self.state, self.saving),
-            )
-            with self.state.interruptible() as scope:
+            with self._stretch:
+                batch = ToolBatch(
+                    calls=calls,
+                    capacity=self.services.settings.max_parallel_tool_calls,
+                    pipeline=self._pipeline,
+                    log=StepLog(turn, step, session, self.state, self.saving),
+                )
                 result = await self.services.executor.execute(batch)
                 owes = not result.concludes
-            cut = scope.cancel_called
+            cut = self._was_cut()
             self._unparked += len(calls)
             await trio.lowlevel.checkpoint_if_cancelled()
         if cut:
@@ -129,6 +134,17 @@ class StepRunner:
         else:
             session.append(StepEnd(turn, step))
         return StepResult(finish, owes)
+
+    def end_turn(self) -> None:
+        """The steps of a turn are over."""
+        self._stretch.end()
+
+    def _was_cut(self) -> bool:
+        """Whether `interrupt` cut what ran; what comes next is not of that stretch."""
+        if not self._stretch.cut:
+            return False
+        self._stretch.end()
+        return True
 
     def _close_step(self) -> None:
         """Append what a step that was cut still needs, the last of it `step/end`."""
@@ -184,44 +200,52 @@ class StepRunner:
         self, turn: int, step: int, attempt: int, prepared: PreparedCall, request: Request
     ) -> _Attempt:
         """Stream one attempt into the log."""
-        served = False
-        await self.saving.barrier()
-        call = StreamCall(self.agent, turn, step, attempt, request)
-
-        async def open_stream(value: StreamCall) -> ChunkStream:
-            nonlocal served
-            served = True
-            check_dispatched(request, value.request)
-            return prepared.open_stream(value.request)
-
+        if self.saving.waits:
+            await self.saving.barrier()
+        own: _OwnStream | None = None
         failure: Failure | None = None
-        with self.state.interruptible() as scope:
+        hook = self.scope.hooks.stream
+        with self._stretch:
             try:
-                async with await self.scope.hooks.stream.run(call, open_stream) as chunks:
-                    async for chunk in chunks:
-                        # What arrives after the cancel was not delivered.
-                        await trio.lowlevel.checkpoint_if_cancelled()
-                        event = self.session.append(AssistantChunk(turn, step, chunk))
-                        if event.seq >= self.saving.look_at and self.saving.must_catch_up:
-                            await self.saving.catch_up()
-                        if isinstance(chunk, Finish) and not is_complete(chunk.reason):
-                            assert isinstance(chunk.reason, (ErrorFinish, AbortedFinish))
-                            failure = chunk.reason.failure
-                            break
-                        self._unparked += 1
-                        if self._unparked >= FAIR_AFTER:
-                            self._unparked = 0
-                            await trio.lowlevel.checkpoint()
-                        else:
-                            await trio.lowlevel.checkpoint_if_cancelled()
+                if hook:
+                    call = StreamCall(self.agent, turn, step, attempt, request)
+                    own = _OwnStream(prepared, request)
+                    opening: Awaitable[ChunkStream] = hook.run(call, own.open)
+                else:
+                    opening = _opened(prepared, request)
+                async with await opening as chunks:
+                    failure = await self._record(turn, step, chunks)
             except BaseException as error:  # a listener's clean-up after the interruption
                 # In a group, if it has a nursery; what is no Exception goes on.
                 hidden = isinstance(without(error, trio.Cancelled), Exception)
-                if not scope.cancel_called or not hidden:
+                if not self._stretch.cut or not hidden:
                     raise
                 note_hidden(error, self.session.id)
+        cut = self._was_cut()
         await trio.lowlevel.checkpoint_if_cancelled()
-        return _Attempt(failure, served, scope.cancel_called)
+        return _Attempt(failure, own is None or own.opened, cut)
+
+    async def _record(
+        self, turn: int, step: int, chunks: AsyncIterator[StreamChunk]
+    ) -> Failure | None:
+        """Append *chunks* as they come, until they end, or with what the attempt failed of."""
+        session, saving = self.session, self.saving
+        async for chunk in chunks:
+            # What arrives after the cancel was not delivered.
+            await trio.lowlevel.checkpoint_if_cancelled()
+            event = session.append(assistant_chunk(turn, step, chunk))
+            if event.seq >= saving.look_at and saving.must_catch_up:
+                await saving.catch_up()
+            if type(chunk) is Finish and not is_complete(chunk.reason):
+                assert isinstance(chunk.reason, (ErrorFinish, AbortedFinish))
+                return chunk.reason.failure
+            self._unparked += 1
+            if self._unparked >= FAIR_AFTER:
+                self._unparked = 0
+                await trio.lowlevel.checkpoint()
+            else:
+                await trio.lowlevel.checkpoint_if_cancelled()
+        return None
 
     async def _retries(
         self,
@@ -248,6 +272,24 @@ class StepRunner:
 
     def _new_id(self, purpose: str, seq: int) -> MessageId:
         return self.session.new_id()
+
+
+@define(eq=False)
+class _OwnStream:
+    """The innermost of the ``stream`` listeners: the adapter's own stream."""
+
+    prepared: PreparedCall
+    request: Request
+    opened: bool = False
+
+    async def open(self, value: StreamCall) -> ChunkStream:
+        self.opened = True
+        check_dispatched(self.request, value.request)
+        return self.prepared.open_stream(value.request)
+
+
+async def _opened(prepared: PreparedCall, request: Request) -> ChunkStream:
+    return prepared.open_stream(request)
 
 
 async def _end(value: RequestFailed) -> FailureDecision:

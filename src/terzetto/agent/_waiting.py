@@ -89,12 +89,15 @@ class TrioBell:
 
     def __init__(self) -> None:
         self._lot = trio.lowlevel.ParkingLot()
+        self._waited = False
 
     def ring(self) -> None:
-        if self._lot:  # rung for every event, and mostly nobody waits
+        if self._waited:  # rung for every event, and mostly nobody waits
+            self._waited = False
             self._lot.unpark_all()
 
     async def wait(self) -> None:
+        self._waited = True
         await self._lot.park()
 
     async def checkpoint(self) -> None:

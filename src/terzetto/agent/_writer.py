@@ -44,6 +44,7 @@ class Writer:
     _waiting: dict[Behind, None] = field(factory=dict, init=False)
     _at_once: dict[Behind, None] = field(factory=dict, init=False)
     _ends: float = field(default=math.inf, init=False)
+    _sleeps_until: float = field(default=-math.inf, init=False)
     _wake: trio.Event = field(factory=trio.Event, init=False)
     _life: trio.CancelScope = field(factory=lambda: trio.CancelScope(shield=True), init=False)
 
@@ -51,7 +52,10 @@ class Writer:
         """Save *one* at the end of the window that runs, or of one that begins now."""
         if not self._waiting:
             self._ends = trio.current_time() + self.window
-            self._wake.set()
+            # Whoever is saved often ends a window and begins the next: the task sleeps on,
+            # if it wakes in time, and looks again then.
+            if self._ends < self._sleeps_until:
+                self._wake.set()
         self._waiting[one] = None
 
     def hurry(self, one: Behind) -> None:
@@ -71,7 +75,8 @@ class Writer:
         with self._life:
             async with trio.open_nursery() as nursery:
                 while True:
-                    with trio.move_on_at(self._ends if self._waiting else math.inf):
+                    self._sleeps_until = self._ends if self._waiting else math.inf
+                    with trio.move_on_at(self._sleeps_until):
                         await self._wake.wait()
                     self._wake = trio.Event()
                     for one in self._due():

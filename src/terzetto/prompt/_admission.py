@@ -46,6 +46,8 @@ def admit_prompt(
     """
     if not nodes:
         return [PromptChange(rendering)]
+    if len(nodes) == 1 and _text(nodes[0]) == rendering:
+        return []  # as every line of the table says, and nearly every step is this one
     texts = [_text(node) for node in nodes]
     effective = next((text for text in reversed(texts) if text), texts[0])
     if in_history and rendering:

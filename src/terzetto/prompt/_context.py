@@ -70,6 +70,8 @@ def refreshed(
     A candidate whose text the batch holds already changes nothing; one that the batch
     has no place for goes to the end.
     """
+    if not batch:
+        return () if candidate is None else (candidate,)
     result: list[UserMessage] = []
     placed = candidate is None
     for message in batch:

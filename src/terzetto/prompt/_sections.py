@@ -10,7 +10,7 @@ import inspect
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 from attrs import define, field, frozen
 
@@ -49,6 +49,21 @@ class ContextPart:
     order: float = 0
 
 
+class _Plan(NamedTuple):
+    """What is visible from a layer, in order, found out at *changes*.
+
+    *fixed*: no section and no variable is a function, so that the prompt for one selection
+    is always the same text. *context*: the whole runtime context, if it is fixed as well.
+    """
+
+    changes: int
+    sections: tuple[Section, ...]
+    variables: Mapping[str, Text]
+    parts: tuple[ContextPart, ...]
+    fixed: bool
+    context: tuple[ContextSection, ...] | None
+
+
 @define(eq=False)
 class PromptLayer:
     """The prompt contributions of one scope, over those of its parent."""
@@ -59,6 +74,21 @@ class PromptLayer:
     _variables: dict[str, Text] = field(factory=dict)
     _context: dict[str, ContextPart] = field(factory=dict)
     _tool_orders: list[list[str]] = field(factory=list)
+    _changes: int = 0
+    _known: _Plan | None = None
+
+    @property
+    def changes(self) -> int:
+        """Grows whenever this layer or one under it changes."""
+        count, layer = self._changes, self.parent
+        while layer is not None:
+            count, layer = count + layer._changes, layer.parent
+        return count
+
+    @property
+    def fixed(self) -> bool:
+        """Whether `render` gives the same text for the same variables, until `changes` does."""
+        return self._plan().fixed
 
     def add_section(
         self, name: str, text: Text, *, order: float = 0, complete: bool = False
@@ -105,9 +135,11 @@ class PromptLayer:
             raise InvalidValue(f"tool order: expected names, got one text; write [{names!r}]")
         mine = list(names)
         self._tool_orders.append(mine)
+        self._changes += 1
 
         def undo() -> None:
             self._tool_orders = [order for order in self._tool_orders if order is not mine]
+            self._changes += 1
 
         return self.scope.own(Registration(undo))
 
@@ -115,14 +147,14 @@ class PromptLayer:
 
     def render(self, agent: AgentView, variables: Mapping[str, str]) -> str:
         """The system prompt; empty when no section has a text."""
-        sections = sorted(self._merged(lambda layer: layer._sections), key=lambda s: s.order)
-        whole = [section for section in sections if section.complete]
+        plan = self._plan()
+        whole = [section for section in plan.sections if section.complete]
         if len(whole) > 1:
             names = ", ".join(repr(section.name) for section in whole)
             raise CodedError(f"sections {names} are all complete; keep one", "PROMPT")
-        defined = self._resolved(lambda layer: layer._variables)
+        defined = plan.variables
         rendered = []
-        for section in whole or sections:
+        for section in whole or plan.sections:
             text = _evaluate(section.text, agent, "section", section.name)
 
             def value(match: re.Match[str], name: str = section.name) -> str:
@@ -142,10 +174,12 @@ class PromptLayer:
 
     def context(self, agent: AgentView) -> tuple[ContextSection, ...]:
         """The runtime context as it is now, in ascending order, empty parts left out."""
-        parts = sorted(self._merged(lambda layer: layer._context), key=lambda part: part.order)
+        plan = self._plan()
+        if plan.context is not None:
+            return plan.context
         sections = (
             ContextSection(part.name, _evaluate(part.text, agent, "context", part.name))
-            for part in parts
+            for part in plan.parts
         )
         return tuple(section for section in sections if section.text)
 
@@ -158,8 +192,31 @@ class PromptLayer:
             return self._tool_orders[-1]
         return self.parent._order() if self.parent is not None else None
 
-    def _merged(self, pick: Callable[[PromptLayer], dict[str, T]]) -> list[T]:
-        return list(self._resolved(pick).values())
+    def _plan(self) -> _Plan:
+        """What is visible now: merged and put in order again only after a change."""
+        if self.parent is not None and not (self._sections or self._variables or self._context):
+            return self.parent._plan()
+        known, changes = self._known, self.changes
+        if known is not None and known.changes == changes:
+            return known
+        sections = self._resolved(lambda layer: layer._sections).values()
+        variables = self._resolved(lambda layer: layer._variables)
+        found = self._resolved(lambda layer: layer._context).values()
+        parts = sorted(found, key=lambda part: part.order)
+        plain = [(part.name, part.text) for part in parts if isinstance(part.text, str)]
+        fixed = None
+        if len(plain) == len(parts):
+            fixed = tuple(ContextSection(name, text) for name, text in plain if text)
+        plan = self._known = _Plan(
+            changes,
+            tuple(sorted(sections, key=lambda section: section.order)),
+            variables,
+            tuple(parts),
+            all(isinstance(s.text, str) for s in sections)
+            and all(isinstance(text, str) for text in variables.values()),
+            fixed,
+        )
+        return plan
 
     def _resolved(self, pick: Callable[[PromptLayer], dict[str, T]]) -> dict[str, T]:
         inherited = self.parent._resolved(pick) if self.parent else {}
@@ -177,10 +234,12 @@ class PromptLayer:
         if name in table:
             raise DuplicateName(f"{kind} {name!r} is registered on {self.scope.name} already")
         table[name] = entry
+        self._changes += 1
 
         def undo() -> None:
             if table.get(name) is entry:
                 del table[name]
+                self._changes += 1
 
         return self.scope.own(Registration(undo))
 

@@ -2,6 +2,7 @@
 
 from .._lazy import at_first_use
 from ._attempt import Attempt as Attempt
+from ._bell import Bell as Bell
 from ._compacting import Compacting as Compacting, CompactionLock as CompactionLock
 from ._forking import (
     ForkSearch as ForkSearch,
@@ -14,7 +15,6 @@ from ._forking import (
 from ._held import EventLog as EventLog, Held as Held
 from ._inbox import TARGETS as TARGETS, Inbox as Inbox, PendingInput as PendingInput
 from ._log import (
-    Bell as Bell,
     Session as Session,
     last_ending as last_ending,
     replay as replay,

@@ -1,26 +1,27 @@
 """What of a log is in memory: everything, or all but the chunks that a store has.
 
 Chunks are most of a log, and nobody asks for them once their answer stands. So those of
-settled attempts are released when they are durable, and read back from the store. What is
-kept keeps its seq.
+settled attempts are released when they are durable, and read back from the store. Without a
+store that reads back they are packed into columns (`_columns`). What is kept keeps its seq.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from typing import overload
 
 from attrs import define, field
 
 from ..vocabulary import AssistantChunk, Event, EventReleased
+from ._columns import Entry, Run, packed
 
 _MOVED = 4096
 """Events that may be shifted in memory to release fewer."""
 
 
-def _seq(event: Event) -> int:
-    return event.seq
+def _seq(entry: Entry) -> int:
+    return entry.seq
 
 
 @define(eq=False)
@@ -28,12 +29,14 @@ class Held:
     """The events of one log that are in memory.
 
     *tail* is every event from seq *start* on, and grows by being appended to. Before it
-    there is what was kept. Releasing costs each event once.
+    there is what was kept. Releasing or packing costs each event once. A log is released
+    from, or it is packed: never both.
     """
 
     start: int = 0
     tail: list[Event] = field(factory=list)
-    _kept: list[Event] = field(factory=list)
+    _kept: list[Entry] = field(factory=list)
+    _packed: bool = False
 
     def __len__(self) -> int:
         """The length of the log, and not of what is in memory."""
@@ -43,44 +46,80 @@ class Held:
         """The event *seq* of the log, or None if it was released."""
         if seq >= self.start:
             return self.tail[seq - self.start]
-        index = bisect_left(self._kept, seq, key=_seq)
-        found = self._kept[index] if index < len(self._kept) else None
-        return found if found is not None and found.seq == seq else None
+        index = bisect_right(self._kept, seq, key=_seq) - 1
+        if index < 0:
+            return None
+        entry = self._kept[index]
+        if isinstance(entry, Run):
+            return next(entry.between(seq, seq + 1), None)
+        return entry if entry.seq == seq else None
 
     def between(self, start: int, stop: int) -> list[Event]:
         """Those from *start* to before *stop*, within the log."""
         tail = self.tail[max(0, start - self.start) : max(0, stop - self.start)]
         if start >= self.start:
             return tail
-        first = bisect_left(self._kept, start, key=_seq)
+        first = self._place(start)
         last = bisect_left(self._kept, stop, first, key=_seq)
-        return self._kept[first:last] + tail
+        found: list[Event] = []
+        for entry in self._kept[first:last]:
+            if isinstance(entry, Run):
+                found += entry.between(start, stop)
+            else:
+                found.append(entry)
+        return found + tail
 
     def everything(self) -> Iterator[Event]:
         """All of them, in order, those that are appended meanwhile too."""
         seq = -1
         while (found := self._from(seq + 1)) is not None:
-            start, (index, events) = self.start, found
-            # A release between two events moves what is left to another place.
-            while index < len(events) and self.start == start:
-                seq = events[index].seq
-                yield events[index]
+            start, (index, entries) = self.start, found
+            # What is kept between two events moves what is left to another place.
+            while index < len(entries) and self.start == start:
+                entry = entries[index]
                 index += 1
+                if isinstance(entry, Run):
+                    for event in entry.between(seq + 1, entry.stop):
+                        seq = event.seq
+                        yield event
+                else:
+                    seq = entry.seq
+                    yield entry
 
-    def _from(self, seq: int) -> tuple[int, list[Event]] | None:
-        """Where the first event at or after *seq* stands, and in which list."""
+    def whole(self) -> list[Event]:
+        """Those that are kept as they are: all but what was packed."""
+        return [entry for entry in self._kept if not isinstance(entry, Run)] + self.tail
+
+    def backwards(self) -> Iterator[Event]:
+        """Those of now, the last first."""
+        kept = self._kept.copy()
+        yield from reversed(self.tail.copy())
+        for entry in reversed(kept):
+            if isinstance(entry, Run):
+                yield from reversed(list(entry.between(entry.seq, entry.stop)))
+            else:
+                yield entry
+
+    def _from(self, seq: int) -> tuple[int, Sequence[Entry]] | None:
+        """Where the first event at or after *seq* is, and in which list."""
         if seq < self.start:
-            index = bisect_left(self._kept, seq, key=_seq)
+            index = self._place(seq)
             if index < len(self._kept):
                 return index, self._kept
         index = max(0, seq - self.start)
         return (index, self.tail) if index < len(self.tail) else None
 
+    def _place(self, seq: int) -> int:
+        """Where in what was kept the first event at or after *seq* is."""
+        index = bisect_left(self._kept, seq, key=_seq)
+        before = self._kept[index - 1] if index else None
+        return index - 1 if isinstance(before, Run) and before.stop > seq else index
+
     def missing(self, start: int, stop: int) -> tuple[int, int] | None:
         """Where what was released of *start* to before *stop* begins and ends; None for
         nothing. Costs what is in memory of that range."""
         stop = min(stop, self.start)
-        if start >= stop:
+        if start >= stop or self._packed:
             return None
         index = bisect_left(self._kept, start, key=_seq)
         last = bisect_left(self._kept, stop, index, key=_seq)
@@ -94,19 +133,33 @@ class Held:
 
     def release(self, stop: int) -> None:
         """Let go of every chunk before seq *stop*: it is settled, and a store has it."""
+        if gone := self._shift(stop):
+            self._kept += [event for event in gone if type(event.data) is not AssistantChunk]
+
+    def pack(self, stop: int) -> None:
+        """Keep what is before seq *stop*, and has settled, in less memory."""
+        if gone := self._shift(stop):
+            self._packed = True
+            self._kept += packed(gone)
+
+    def _shift(self, stop: int) -> list[Event]:
+        """Take what is before seq *stop* off the tail; nothing, if it would cost more to
+        shift the rest than it frees: the next time."""
         count = stop - self.start
         if count <= 0 or len(self.tail) - count > count + _MOVED:
-            return  # the next time: shifting the rest would cost more than it frees
-        self._kept += [e for e in self.tail[:count] if type(e.data) is not AssistantChunk]
+            return []
+        gone = self.tail[:count]
         del self.tail[:count]
         self.start = stop
+        return gone
 
 
 class EventLog(Sequence[Event]):
     """A read-only view of a session's events, indexed by seq; it grows with the log.
 
     All events are in memory but the chunks of settled attempts of a session that a store
-    keeps: they leave it once they are durable. ``len`` is the length of the log; iterating
+    keeps: they leave it once they are durable. Without a store their events are made when
+    they are read, each time equal and not the same. ``len`` is the length of the log; iterating
     and slices give what is in memory; asking for an event that has left is an
     `EventReleased`. `Session.read` and `Session.follow` give every event.
     """
@@ -146,7 +199,7 @@ class EventLog(Sequence[Event]):
         return self._held.everything()
 
     def __reversed__(self) -> Iterator[Event]:
-        return reversed(self._held.between(0, len(self._held)))
+        return self._held.backwards()
 
     def __contains__(self, event: object) -> bool:
         return isinstance(event, Event) and self.count(event) > 0

@@ -7,9 +7,8 @@ work is recorded without shields. What is durable is the store's affair.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from threading import get_ident
 
 from attrs import define, field
 
@@ -38,6 +37,8 @@ from ..vocabulary import (
     new_message_id,
 )
 from ..vocabulary._opening import opened
+from ._bell import Bell, SilentBell
+from ._columns import LEAST
 from ._compacting import COMPACTED, Compacting, CompactionLock
 from ._held import EventLog, Held
 from ._inbox import SPLICED, PendingInput
@@ -61,33 +62,10 @@ RESERVED = (
     "compaction/",
     "model/",
 )
+_FEW = 1024
+"""Settled events of short attempts that may wait for each other before they are packed."""
 _SURFACE = frozenset(SURFACE_TYPES)
 _OpenEvent = opened(Event)
-
-
-class Bell(Protocol):
-    """Wakes who waits for the log to grow. Floor 2 and up bring Trio's."""
-
-    def ring(self) -> None: ...
-
-    async def wait(self) -> None: ...
-
-    async def checkpoint(self) -> None:
-        """Let others run, and let a cancel be noticed."""
-        ...
-
-
-class SilentBell:
-    """For logs that nobody follows."""
-
-    def ring(self) -> None:
-        return None
-
-    async def wait(self) -> None:
-        raise InvalidValue("this session is not live; read its events instead")
-
-    async def checkpoint(self) -> None:
-        return None
 
 
 def _no_sink(event: Event) -> None:
@@ -129,7 +107,7 @@ class Session:
     attached: bool = field(default=True, init=False)
     _open_attempt: int | None = field(default=None, init=False, repr=False)
     _settled: int = field(default=0, init=False, repr=False)
-    _thread: int = field(factory=threading.get_ident, init=False, repr=False)
+    _thread: int = field(factory=get_ident, init=False, repr=False)
     _publishing: bool = field(default=False, init=False, repr=False)
     _deferred: list[Callable[[], None]] = field(factory=list, init=False, repr=False)
 
@@ -171,7 +149,7 @@ class Session:
             WrongThread: Called outside the session's thread.
             AgentDisposed: Its agent is gone: nobody would save or follow the event.
         """
-        if threading.get_ident() != self._thread:  # called once more only to say what is wrong
+        if get_ident() != self._thread:  # called once more only to say what is wrong
             self.check_thread()
         if not self.attached:
             raise AgentDisposed(f"session {self.id!r} is over, its agent is disposed")
@@ -183,7 +161,8 @@ class Session:
         place = self.place
         made = _OpenEvent()  # the constructor would be a tenth of a chunk's append
         made.seq = place.next_seq
-        made.time_ms = max(self.now_ms(), place.last_time_ms)
+        now, last = self.now_ms(), place.last_time_ms
+        made.time_ms = now if now > last else last
         made.data = data
         made.surface_op = surface_op
         made.sources = sources
@@ -191,7 +170,10 @@ class Session:
         made.__class__ = Event
         event: Event = made
         self._take(event, self.sink)
-        self._publish(event)
+        if self.observers._listeners or self._deferred:
+            self._publish(event)
+        else:
+            self.bell.ring()
         return event
 
     def append_draft(self, draft: Draft, time_ms: int | None = None) -> Event:
@@ -211,7 +193,23 @@ class Session:
 
     def _take(self, event: Event, sink: Callable[[Event], None]) -> None:
         """Judge, hand to the store's buffer, fold. A refusal anywhere changes nothing."""
-        place, kind = self.place, type(event.data)
+        place, data = self.place, event.data
+        kind = type(data)
+        if (
+            type(data) is AssistantChunk  # most events, and all there is to be judged of them
+            and event.seq == place.next_seq
+            and place.takes_chunk(data)
+            and event.surface_op is None
+            and event.sources is None
+            and not self.pending.claiming
+        ):
+            if sink is not _no_sink:
+                sink(event)
+            place.move_chunk(event, data.chunk)
+            self.held.tail.append(event)
+            if place.unsettled != self._open_attempt:
+                self._attempt_moved()
+            return
         place.judge(event)
         if event.surface_op is not None or event.sources or kind in _SURFACE:
             self.surface.judge(event)
@@ -234,9 +232,15 @@ class Session:
 
     def _attempt_moved(self) -> None:
         """An attempt began, or the one before is settled: what it streamed may leave."""
-        self._open_attempt = opened = self.place.unsettled
-        self._settled = self.place.next_seq if opened is None else opened
-        self.release()
+        before, opened = self._open_attempt, self.place.unsettled
+        self._open_attempt = opened
+        settled = self._settled = self.place.next_seq if opened is None else opened
+        if self.reader is not None:
+            self.release()
+        elif (before is not None and settled - before > LEAST) or (
+            settled - self.held.start > _FEW  # many short ones: together, for they cost little
+        ):
+            self.held.pack(settled)
 
     def release(self) -> None:
         """Let go of the chunks of settled attempts that the store has. A session without a
@@ -250,9 +254,6 @@ class Session:
         self.bell.ring()
 
     def _publish(self, event: Event) -> None:
-        if not self.observers and not self._deferred:
-            self.bell.ring()
-            return
         struck: BaseException | None = None
         if self.observers:
             self._publishing = True
@@ -275,7 +276,7 @@ class Session:
 
     def check_thread(self) -> None:
         """Raise `WrongThread` outside the session's thread."""
-        if threading.get_ident() != self._thread:
+        if get_ident() != self._thread:
             raise WrongThread(
                 "a session belongs to its Trio thread; from another one use "
                 "trio.from_thread.run_sync"

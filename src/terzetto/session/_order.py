@@ -35,6 +35,7 @@ from ..vocabulary import (
     RequestHeaderEvent,
     StepEnd,
     StepStart,
+    StreamChunk,
     SystemMessageEvent,
     ToolCallBlock,
     ToolCallEvent,
@@ -115,6 +116,25 @@ class Place:
         move = RULES[kind].move
         if move is not None and type(event.surface_op) is not Replace:
             move(self, event)
+
+    def takes_chunk(self, chunk: AssistantChunk) -> bool:
+        """Whether `judge` lets *chunk*, of an event with the next seq, pass."""
+        return (
+            chunk.step == self.open_step and chunk.turn == self.open_turn and not self.answered
+        )
+
+    def move_chunk(self, event: Event, chunk: StreamChunk) -> None:
+        """`move` for an event of *chunk*."""
+        self.next_seq = event.seq + 1
+        self.last_time_ms = event.time_ms
+        self.seeded = False
+        attempt = self.attempt
+        if attempt.first < 0:
+            self.unsettled = event.seq
+        if type(chunk) is Finish and not is_complete(chunk.reason):
+            self.settle(event.seq)
+        else:
+            attempt.take(event.seq, chunk)
 
     def settle(self, seq: int | None = None) -> None:
         """The attempt in progress is over; *seq* is the event that ended it without answer."""
@@ -288,14 +308,7 @@ def _step_end(place: Place, event: Event) -> None:
 
 def _chunk(place: Place, event: Event) -> None:
     assert isinstance(event.data, AssistantChunk)
-    chunk = event.data.chunk
-    attempt = place.attempt
-    if attempt.first < 0:
-        place.unsettled = event.seq
-    if type(chunk) is Finish and not is_complete(chunk.reason):
-        place.settle(event.seq)
-    else:
-        attempt.take(event.seq, chunk)
+    place.move_chunk(event, event.data.chunk)
 
 
 def _message(place: Place, event: Event) -> None:

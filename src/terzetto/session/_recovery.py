@@ -16,15 +16,12 @@ from attrs import field, frozen
 from ..vocabulary import (
     APPEND,
     Assembled,
-    AssistantMessage,
-    AssistantMessageEvent,
     Draft,
     FinishReason,
     InboxSpliced,
     InboxTarget,
     Interrupted,
     MessageId,
-    ModelSource,
     PluginSource,
     StepEnd,
     Stop,
@@ -40,6 +37,7 @@ from ..vocabulary import (
     is_complete,
     texts,
 )
+from ..vocabulary._quick import answer_event
 from ._inbox import TARGETS, PendingInput
 from ._order import OwedCall, Place
 from ._surface import Folds
@@ -163,15 +161,14 @@ def _message(
 ) -> Draft:
     assert place.open_turn is not None
     assert place.open_step is not None
-    config = folds.header.config if folds.header else None
-    source = ModelSource(
-        config.provider if config else "unknown",
-        config.model if config else "unknown",
-        content.replay_state,
-    )
-    message = AssistantMessage(content.content, source, new_id("message", place.next_seq))
-    event = AssistantMessageEvent(
-        place.open_turn, place.open_step, message, content.usage, interrupted
+    event = answer_event(
+        place.open_turn,
+        place.open_step,
+        content.content,
+        folds.model_source(content.replay_state),
+        new_id("message", place.next_seq),
+        content.usage,
+        interrupted,
     )
     return Draft(event, APPEND, place.attempt.sources())
 

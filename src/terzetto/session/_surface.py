@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from typing import overload
+from typing import TYPE_CHECKING, overload
 
 from attrs import define, field, frozen
 
@@ -19,9 +19,11 @@ from ..vocabulary import (
     Event,
     EventData,
     IllegalEvent,
+    JsonValue,
     Message,
     ModelSelected,
     ModelSelection,
+    ModelSource,
     PluginSource,
     Replace,
     RequestContextEvent,
@@ -36,6 +38,7 @@ from ..vocabulary import (
     UserMessage,
     texts,
 )
+from ..vocabulary._seqs import bounds
 
 
 class Messages(Sequence[Message]):
@@ -134,21 +137,17 @@ class Surface:
 
     def judge(self, event: Event) -> None:
         """Raise `IllegalEvent` unless the event's surface operation is possible."""
-        on_surface = isinstance(event.data, SURFACE_TYPES)
-        name = type(event.data).__name__
-        match event.surface_op:
-            case None:
-                if on_surface:
-                    raise IllegalEvent(event.seq, name, "a surface operation")
-            case Append():
-                if not on_surface:
-                    raise IllegalEvent(event.seq, name, "no surface operation")
-            case Replace(start=start, end=end):
-                if not on_surface:
-                    raise IllegalEvent(event.seq, name, "no surface operation")
-                self._judge_replace(event, start, end)
-        if event.sources and not 0 <= min(event.sources) <= max(event.sources) < event.seq:
-            raise IllegalEvent(event.seq, name, "sources that are earlier events")
+        op, sources = event.surface_op, event.sources
+        if isinstance(event.data, SURFACE_TYPES) != (op is not None):
+            wanted = "a surface operation" if op is None else "no surface operation"
+            raise IllegalEvent(event.seq, type(event.data).__name__, wanted)
+        if type(op) is Replace:
+            self._judge_replace(event, op.start, op.end)
+        if sources:
+            least, most = bounds(sources)
+            if not 0 <= least <= most < event.seq:
+                name = type(event.data).__name__
+                raise IllegalEvent(event.seq, name, "sources that are earlier events")
 
     def _judge_replace(self, event: Event, start: int, end: int) -> None:
         what = f"a replacement of {start}..{end}"
@@ -169,14 +168,16 @@ class Surface:
 
     def move(self, event: Event) -> None:
         """Take *event*, which `judge` let pass."""
-        op = event.surface_op
+        op, data = event.surface_op, event.data
         if op is None:
             return
-        assert isinstance(event.data, SURFACE_TYPES)
-        node = Node(event.seq, event.data)
-        if isinstance(op, Append):
+        if TYPE_CHECKING:  # `judge` has looked
+            assert isinstance(data, SURFACE_TYPES)
+        node = Node(event.seq, data)
+        if type(op) is Append:
             self._push(node)
             return
+        assert isinstance(op, Replace)
         first, last = self._positions[op.start], self._positions[op.end]
         self.generation += 1
         if first == last and not _listed(node) and not _listed(self.nodes[first]):
@@ -210,10 +211,11 @@ class Surface:
 
     def _push(self, node: Node) -> None:
         self._positions[node.seq] = len(self.nodes)
-        message = node.message
-        if isinstance(message, SystemMessage):
+        message = node.data.message
+        kind = type(message)
+        if kind is SystemMessage:
             self.system.append(node)
-        elif is_snapshot(message):
+        elif kind is UserMessage and is_snapshot(message):
             self.snapshots.append(node)
         if message.content:
             self._messages.append(message)
@@ -247,12 +249,28 @@ class Folds:
     selection: ModelSelection | None = None
     _declared: dict[str, ToolSchema] = field(factory=dict)
     _history: ToolHistory = ToolHistory()
+    _source: ModelSource | None = None
+
+    def model_source(self, replay_state: JsonValue) -> ModelSource:
+        """Who answers the requests of the header."""
+        known = self._source
+        if replay_state is None and known is not None:
+            return known
+        config = self.header.config if self.header else None
+        made = ModelSource(
+            config.provider if config else "unknown",
+            config.model if config else "unknown",
+            replay_state,
+        )
+        if replay_state is None:
+            self._source = made
+        return made
 
     def move(self, event: Event) -> None:
         data: EventData = event.data
         match data:
             case RequestHeaderEvent(header=header):
-                self.header, self.header_seq = header, event.seq
+                self.header, self.header_seq, self._source = header, event.seq, None
                 changed = False
                 for tool in header.tools:
                     if self._declared.get(tool.name) != tool:

@@ -107,8 +107,9 @@ class WriteHandle(Protocol):
     async def flush(self) -> None:
         """Return once everything appended before this call is durable.
 
-        Callers at the same time share one write. A checkpoint only where there may be
-        something to wait for: the memory store has none.
+        Callers at the same time share one write. A checkpoint only where there is something
+        to wait for: the memory store has none, and the others, with nothing to write, only
+        look whether they are cancelled.
 
         Raises:
             StoreError: it could not be stored. Nothing is lost: all of it stays buffered in

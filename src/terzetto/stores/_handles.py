@@ -89,8 +89,8 @@ class FileHandle(Writing):
 
     async def flush(self) -> None:
         wanted = self._buffer.next_seq - 1
-        if self.durable_seq >= wanted:
-            await trio.lowlevel.checkpoint()
+        if self.durable_seq >= wanted:  # nothing to wait for, and no turn of the scheduler
+            await trio.lowlevel.checkpoint_if_cancelled()
         while self.durable_seq < wanted:
             await self._write()
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal, overload
 import trio
 from attrs import define, field
 
+from ..session import Held
 from ..vocabulary import SessionExists, SessionHeader, SessionLocked, SessionNotFound
 from ._base import (
     Events,
@@ -25,25 +26,29 @@ from ._base import (
 )
 from ._handles import Reading, Writing, check_start
 
+_MANY = 256
+"""Events that gather before they are packed: a flush may bring one alone."""
+
 
 @define(eq=False)
 class _Stored:
     header: SessionHeader
-    events: Events = field(factory=list)
+    held: Held = field(factory=Held)
     owner: MemoryHandle | None = None
     deleted: bool = False
 
     def slice(self, start: int, stop: int | None) -> Events:
         if self.deleted:
             raise SessionNotFound(f"there is no session {self.header.id!r} any more")
-        return self.events[start:stop]
+        length = len(self.held)
+        return self.held.between(start, length if stop is None else min(stop, length))
 
 
 class MemoryHandle(Writing):
     """A `WriteHandle` whose `flush` returns at once, without a checkpoint."""
 
     def __init__(self, stored: _Stored) -> None:
-        super().__init__(stored.header, len(stored.events))
+        super().__init__(stored.header, len(stored.held))
         self._kept = stored
         stored.owner = self
 
@@ -53,8 +58,11 @@ class MemoryHandle(Writing):
 
     async def flush(self) -> None:
         pending = self._buffer.pending()
-        self._kept.events.extend(pending)
+        held = self._kept.held
+        held.tail.extend(pending)
         self._buffer.settle(len(pending))
+        if len(held.tail) >= _MANY:
+            held.pack(len(held))
 
     async def close(self) -> None:
         if not self._closed:
@@ -111,7 +119,7 @@ class MemoryStore:
         if mode == "read":
             return MemoryReader(stored, self._extensions)
         self._refuse_if_owned(stored)
-        check_extensions(stored.events, self._extensions)
+        check_extensions(stored.held.whole(), self._extensions)
         return MemoryHandle(stored)
 
     async def read(self, session_id: str, start: int = 0) -> tuple[SessionHeader, Events]:

@@ -44,6 +44,16 @@ class ToolLayer:
     _over: dict[str, Tool] = field(factory=dict)
     _masks: list[_Mask] = field(factory=list)
     _guards: list[Guard] = field(factory=list)
+    _changes: int = 0
+
+    @property
+    def changes(self) -> int:
+        """Grows whenever this layer or one under it changes: what was found out about the
+        tools at a count holds for as long as that stays."""
+        count, layer = self._changes, self.parent
+        while layer is not None:
+            count, layer = count + layer._changes, layer.parent
+        return count
 
     def add(self, tool: Tool) -> Registration:
         """Add *tool* to this layer, visible from the next assembly and lookup on.
@@ -62,10 +72,12 @@ class ToolLayer:
                 "remove it first or choose another name"
             )
         self._tools[tool.name] = tool
+        self._changes += 1
 
         def undo() -> None:
             if self._tools.get(tool.name) is tool:
                 del self._tools[tool.name]
+                self._changes += 1
 
         return self.scope.own(Registration(undo))
 
@@ -76,7 +88,13 @@ class ToolLayer:
         of tools is not asked for them.
         """
         over = self._over = {tool.name: tool for tool in tools}
-        return Registration(over.clear)
+        self._changes += 1
+
+        def undo() -> None:
+            over.clear()
+            self._changes += 1
+
+        return Registration(undo)
 
     def laid_over(self) -> tuple[Tool, ...]:
         """What `lay_over` shows, in its order."""
@@ -129,11 +147,13 @@ class ToolLayer:
     def _own(self, entries: list[_T], entry: _T) -> Registration:
         self.scope.check_open()
         entries.append(entry)
+        self._changes += 1
 
         def undo() -> None:
             for index, known in enumerate(entries):
                 if known is entry:
                     del entries[index]
+                    self._changes += 1
                     return
 
         return self.scope.own(Registration(undo))

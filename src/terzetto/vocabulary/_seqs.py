@@ -63,6 +63,13 @@ class Seqs(Sequence[int]):
         return f"<Seqs: {', '.join(f'{run[0]}..{run[-1]}' for run in self._runs)}>"
 
 
+def bounds(seqs: Sources) -> tuple[int, int]:
+    """The least and the greatest of *seqs*, of which there is one at least."""
+    if isinstance(seqs, Seqs):  # a run at a time
+        return min(run[0] for run in seqs._runs), max(run[-1] for run in seqs._runs)
+    return (seqs[0], seqs[0]) if len(seqs) == 1 else (min(seqs), max(seqs))
+
+
 Sources: TypeAlias = tuple[int, ...] | Seqs
 """What `Event.sources` holds: a tuple, or the same in less memory."""
 

@@ -218,25 +218,25 @@ class BlockAssembler:
                 block.add(chunk.text)
             return
         match chunk:
-            case TextDelta(index=index, text=text):
-                self._append(index, "text", text)
-            case ReasoningDelta(index=index, text=text):
-                self._append(index, "reasoning", text)
+            case BlockStart():
+                self._open(chunk.index, chunk.block_type)
             case ToolCallDelta():
                 block = self._append(chunk.index, "tool-call", chunk.arguments_delta)
                 # Continuations repeat or blank the identity; the first real one stands.
                 block.call_id = block.call_id or chunk.id
                 block.name = block.name or chunk.name or ""
-            case BlockStart(index=index, block_type=kind):
-                self._open(index, kind)
-            case BlockEnd(index=index, block=ended):
-                block = self._open(index, _kind_of(ended))
+            case BlockEnd():
+                block = self._open(chunk.index, _kind_of(chunk.block))
                 if block.ended is None:
-                    block.ended = ended
-            case UsageChunk(usage=usage):
-                self.usage = usage
+                    block.ended = chunk.block
             case Finish():
                 self.finish = chunk
+            case UsageChunk():
+                self.usage = chunk.usage
+            case TextDelta():
+                self._append(chunk.index, "text", chunk.text)
+            case ReasoningDelta():
+                self._append(chunk.index, "reasoning", chunk.text)
 
     def assembled(self) -> Assembled:
         """The complete answer. A max-tokens finish drops every tool call (C110)."""

@@ -1,0 +1,65 @@
+"""Stretch: the part of a turn that an interruption would cut.
+
+`interrupt` cuts the stream or the batch that runs, and the turn goes on. A cancel scope for
+each of them would cost as much as a task. So a turn has one, begun with its first stream. An
+interruption ends it; what the turn does next begins another.
+
+It belongs to the driver's task and nests in the scope of the activity. It is left without an
+exception: what was raised inside goes on past it as it is.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+import trio
+from attrs import define
+
+from ..vocabulary import without
+from ._run_state import RunState
+
+
+@define(eq=False)
+class Stretch:
+    """Of one agent, for one turn after the other.
+
+    Used as a block, around a stream or a batch: that is what `interrupt` cuts, and nothing
+    else. An interruption ends the block without an exception. What a clean-up raises at that
+    goes on, and the cancellation in it is left out if anything else is.
+    """
+
+    state: RunState
+    _scope: trio.CancelScope | None = None
+
+    @property
+    def cut(self) -> bool:
+        """Whether it was interrupted. Then it has to be ended before the turn goes on."""
+        return self._scope is not None and self._scope.cancel_called
+
+    def __enter__(self) -> None:
+        scope = self._scope
+        if scope is None:
+            scope = self._scope = trio.CancelScope()
+            scope.__enter__()
+        self.state.step = scope
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool:
+        self.state.step = None
+        if error is None or not self.cut:
+            return False
+        rest = without(error, trio.Cancelled)
+        if rest is not None and rest is not error:
+            raise rest
+        # If the turn is cancelled as well, its next checkpoint says so once more.
+        return rest is None
+
+    def end(self) -> None:
+        """Leave the scope; nothing runs in it any more."""
+        scope, self._scope = self._scope, None
+        if scope is not None:
+            scope.__exit__(None, None, None)
