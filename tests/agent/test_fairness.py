@@ -6,8 +6,8 @@ the machine's affair, and a collection of garbage is counted for whoever wakes i
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager
 from itertools import pairwise
 from typing import Any
 
@@ -55,7 +55,7 @@ class Ready:
     async def aclose(self) -> None:
         return None
 
-    async def chunks(self) -> AsyncIterator[StreamChunk]:
+    async def chunks(self) -> AsyncGenerator[StreamChunk, None]:
         yield BlockStart(0, "text")
         for number in range(MANY if self.endless else 3):
             yield TextDelta(0, f"{number} ")
@@ -75,7 +75,8 @@ class ReadyCall:
 
     @asynccontextmanager
     async def open_stream(self, request: Request) -> AsyncIterator[AsyncIterator[StreamChunk]]:
-        yield self.model.chunks()
+        async with aclosing(self.model.chunks()) as chunks:
+            yield chunks
 
 
 @tool(parallel=True)
