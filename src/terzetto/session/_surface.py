@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, overload
+from typing import overload
 
 from attrs import define, field, frozen
 
@@ -171,9 +171,7 @@ class Surface:
         op, data = event.surface_op, event.data
         if op is None:
             return
-        if TYPE_CHECKING:  # `judge` has looked
-            assert isinstance(data, SURFACE_TYPES)
-        node = Node(event.seq, data)
+        node = Node(event.seq, data)  # type: ignore[arg-type]  # `judge` has looked
         if type(op) is Append:
             self._push(node)
             return
