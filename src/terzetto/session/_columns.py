@@ -53,6 +53,8 @@ class Run:
         """The events of the seqs from *start* to before *stop*, as far as they are in it."""
         turn, step, kind, block, call_id, name = self._key
         first, last = max(start - self.seq, 0), min(stop, self.stop) - self.seq
+        if first >= last:
+            return
         ends, times = _numbers(self._ends), _numbers(self._times)
         begin = ends[first - 1] if first else 0
         for index in range(first, last):
