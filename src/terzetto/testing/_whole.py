@@ -34,7 +34,7 @@ def _stored(session_id: SessionId, store: Store) -> Iterable[Event] | None:
     if isinstance(store, SimulatedDisk):
         return store.stored(session_id)
     if type(store) is MemoryStore and session_id in store._sessions:
-        return store._sessions[session_id].events
+        return store._sessions[session_id].slice(0, None)
     return None
 
 
@@ -47,7 +47,7 @@ def fingerprint(store: Store, session_id: SessionId) -> Hashable | None:
         kept = store._sessions.get(session_id)
         if kept is None or kept.owner is not None:
             return None
-        return kept.header, tuple(kept.events), store._extensions
+        return kept.header, tuple(kept.slice(0, None)), store._extensions
     if type(store) is SimulatedDisk:
         file = store._files.get(session_id)
         if file is None or file.owner is not None:
