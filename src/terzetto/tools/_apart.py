@@ -42,7 +42,7 @@ class Apart(Generator[Any, Any, T_co], Generic[T_co]):
         traceback: TracebackType | None = None,
     ) -> Any:
         error = kind if isinstance(kind, BaseException) else value or kind()
-        thrown: Callable[[Any], Any] = self._running.throw
+        thrown: Any = self._running.throw
         return self._context.run(thrown, error)
 
     def close(self) -> None:
