@@ -103,7 +103,7 @@ def svg(plot: Plot) -> str:
 def words(plot: Plot) -> str:
     """The figures of *plot* in a sentence: the text for who cannot see it."""
     said = (
-        f"{LABELS.get(who, who)} " + ", ".join(f"{y:,.3g} at {x:,.0f}" for x, y in line)
+        f"{LABELS.get(who, who)} " + ", ".join(f"{y:,.0f} at {x:,.0f}" for x, y in line)
         for who, line in plot.lines.items()
     )
     return f"{plot.title}: {'; '.join(said)}."

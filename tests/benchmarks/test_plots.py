@@ -48,7 +48,7 @@ def test_picture_is_whole_level_where_nothing_grows_and_its_labels_are_apart() -
     assert "800" in texts
     description = tree.findtext(f"{SVG}desc")
     assert description == words(plots_of(ROWS)["steps"])
-    assert "peer 1e+03 at 50, 3e+03 at 200, 1e+04 at 800" in description
+    assert "peer 1,000 at 50, 3,000 at 200, 10,000 at 800" in description
 
 
 def test_reports_are_drawn_together(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
