@@ -34,8 +34,9 @@ def explore_item(item: pytest.Function, marker: pytest.Mark) -> None:
     options = dict(marker.kwargs)
     model = marker.args[0] if marker.args else options.pop("model", None)
     sources = _sources(item, options.pop("sources", None))
-    if len(marker.args) > 1 or (unknown := options.keys() - _OPTIONS):
-        what = f"{len(marker.args)} values" if len(marker.args) > 1 else repr(min(unknown))
+    unknown = sorted(options.keys() - _OPTIONS)
+    if len(marker.args) > 1 or unknown:
+        what = f"{len(marker.args)} values" if len(marker.args) > 1 else repr(unknown[0])
         raise pytest.UsageError(
             f"{item.nodeid}: terzetto_explore takes a model and {', '.join(sorted(_OPTIONS))} "
             f"and sources; got {what}"

@@ -70,7 +70,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if only is not None:
         seeds = [only]
     elif marker is None:
-        seeds = range(metafunc.config.getoption("--terzetto-seeds"))
+        seeds = range(int(metafunc.config.getoption("--terzetto-seeds") or 1))
     else:
         wanted = _seeds(metafunc.definition.nodeid, *marker.args)
         seeds = range(wanted) if isinstance(wanted, int) else wanted

@@ -241,7 +241,7 @@ class _AdapterTrials(Trials[Plan]):
 
 @define(eq=False, kw_only=True)
 class _AdapterJudge(Judge[Plan]):
-    trials: _AdapterTrials
+    trials: _AdapterTrials  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def of_plain(self, call: Plan, trial: Trial) -> Iterator[Verdict]:
         heard = _heard(trial)

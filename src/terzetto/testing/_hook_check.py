@@ -177,7 +177,7 @@ class _HookTrials(Trials[Sample]):
 
 @define(eq=False, kw_only=True)
 class _HookJudge(Judge[Sample]):
-    trials: _HookTrials
+    trials: _HookTrials  # pyright: ignore[reportIncompatibleVariableOverride]
     slow: float
 
     def of_plain(self, call: Sample, trial: Trial) -> Iterator[Verdict]:
@@ -220,9 +220,9 @@ def _problems(hook: str, sample: Sample, did: Decided) -> Iterator[tuple[str, st
                 yield "wrong-decision", f"decides {_article(decision)}, expected a stream"
             for problem in chunk_problems(did.chunks):
                 yield problem.kind, problem.text
-        case "assemble" if decision.selection != sample.value.selection:
+        case "assemble" if did.decision.selection != sample.value.selection:
             yield "wrong-decision", "changes the selection, which the step runs on"
-        case "request" if decision.selection != sample.value.config.selection:
+        case "request" if did.decision.selection != sample.value.config.selection:
             yield "wrong-decision", "changes the route, which a request may not (ROUTE_CHANGED)"
         case "pre_step" if isinstance(decision, Enter) and isinstance(inner, Enter):
             if inner.starts_series and not decision.starts_series:

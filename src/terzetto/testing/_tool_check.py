@@ -106,7 +106,7 @@ def check_tool(
 class _ToolJudge(Judge[Call]):
     """What is said of a tool beyond what is said of anything."""
 
-    trials: ToolTrials
+    trials: ToolTrials  # pyright: ignore[reportIncompatibleVariableOverride]
     calls: Sequence[Call]
 
     def of_plain(self, call: Call, trial: Trial) -> Iterator[Verdict]:
