@@ -2,8 +2,8 @@
 a process of their own. Prints JSON.
 
 - ``memory``: what each idle agent is, fresh and after one turn: bytes, tracked objects.
-- ``wake``: seconds from a message to the request for it, of idle agents among busy ones; with
-  the garbage collector as a host of this size sets it, or with its defaults.
+- ``wake``: seconds of the processor from a message to the request for it, of idle agents among
+  busy ones; with the garbage collector as a host of this size sets it, or with its defaults.
 - ``share``: how alike many busy agents are in what they get, of which one only streams.
 """
 
@@ -36,7 +36,7 @@ class Noting(WorkModel):
     asked: dict[str, float] = field(factory=dict, init=False)
 
     def chunks(self, session_id: str) -> Iterator[StreamChunk]:
-        self.asked.setdefault(session_id, time.perf_counter())
+        self.asked.setdefault(session_id, time.thread_time())
         return WorkModel.chunks(self, session_id)
 
 
@@ -115,7 +115,7 @@ async def woken(count: int, *, suited: bool) -> list[float]:
         sent: dict[str, float] = {}
         for agent in chosen:
             await trio.sleep(2 / len(chosen))
-            sent[agent.id] = time.perf_counter()
+            sent[agent.id] = time.thread_time()
             agent.followup("Work.")
         for agent in chosen:
             await agent.wait_idle()

@@ -42,7 +42,7 @@ async def dispose(handle: AgentHandle, body: BaseException | None) -> None:
     cause = ParentCause() if cut_with_parent else DisposedCause()
     handle._life.begin_disposal(cause, keep_inbox=stopped)
     with trio.CancelScope(shield=True):
-        await handle._life.done.wait()
+        await handle._life.wait_end()
 
 
 def leave_agent(agent: Agent, body: BaseException | None) -> None:

@@ -289,7 +289,7 @@ class Scope:
     parent: Scope | None = None
     closed: bool = False
     _thread: int = field(factory=threading.get_ident, init=False, repr=False)
-    _owned: list[Registration] = field(factory=list)
+    _owned: list[Registration] | None = None
     _sweep_above: int = 64
 
     def own(self, registration: Registration) -> Registration:
@@ -297,10 +297,14 @@ class Scope:
         self.check_open()
         # A long-lived scope with short registrations must not collect dead ones. Sweeping
         # only when the list has doubled makes this a constant cost for each registration.
-        if len(self._owned) > self._sweep_above:
-            self._owned = [kept for kept in self._owned if kept.active]
-            self._sweep_above = max(64, 2 * len(self._owned))
-        self._owned.append(registration)
+        owned = self._owned
+        if owned is None:
+            self._owned = [registration]
+            return registration
+        if len(owned) > self._sweep_above:
+            owned = self._owned = [kept for kept in owned if kept.active]
+            self._sweep_above = max(64, 2 * len(owned))
+        owned.append(registration)
         return registration
 
     def check_open(self) -> None:

@@ -10,40 +10,238 @@ from functools import partial
 
 import pytest
 import trio
-from tests.agent.kit import ROUTE, engine_on
+from tests.agent.kit import ROUTE, engine_on, play, played, settled, tasks
 
-from terzetto import WrongThread
+from terzetto import (
+    Agent,
+    AgentDisposed,
+    Engine,
+    MemoryStore,
+    WrongThread,
+    current_agent,
+)
 from terzetto.agent._hooks import _KINDS, Hooks
+from terzetto.agent._run_state import RunState
 from terzetto.hooks import Notification, Serial, Waterfall
-from terzetto.llm.scripted import ScriptedModel, answer, say
-from terzetto.vocabulary import ScopeClosed
+from terzetto.llm.scripted import Delay, ScriptedModel, answer, say
+from terzetto.vocabulary import Aborted, ScopeClosed, TurnEnd
 
-MOST = 160
-"""Objects of a fresh agent that the garbage collector looks at; a full collection is the
-longest pause of a program with many agents."""
+FRESH, AFTER_A_TURN = 50, 112
+"""Most objects of an idle agent that the garbage collector looks at; a full collection is the
+longest pause of a program with many agents. Sixty of the second are the log of the turn."""
 POINTS = sorted(_KINDS)
 
 
+def talking() -> ScriptedModel:
+    return ScriptedModel(lambda request: answer(say("ok")))
+
+
 async def test_an_idle_agent_is_few_objects() -> None:
-    async with engine_on(ScriptedModel([answer(say("ok"))] * 3)) as engine:
-        await engine.agents.create(**ROUTE)
+    async with engine_on(talking()) as engine:
+
+        async def made() -> Agent:
+            return (await engine.agents.create(**ROUTE)).agent
+
+        await (await made()).ask("what the first one alone makes")
+        await settled()
         gc.collect()
         before = len(gc.get_objects())
-        for _ in range(20):
-            await engine.agents.create(**ROUTE)
+        agents = [await made() for _ in range(20)]
+        await settled()
         gc.collect()
-        assert 20 < (len(gc.get_objects()) - before) / 20 <= MOST
+        assert 20 < (len(gc.get_objects()) - before) / 20 <= FRESH
+        for agent in agents:
+            await agent.ask("go")
+        await settled()
+        gc.collect()
+        assert FRESH < (len(gc.get_objects()) - before) / 20 <= AFTER_A_TURN
 
 
-async def test_the_nursery_that_started_an_agent_is_let_go() -> None:
-    """A start has a nursery of its own, which the task's frames must not keep."""
-    async with engine_on(ScriptedModel([])) as engine:
-        gc.collect()
-        before = sum(isinstance(known, trio.Nursery) for known in gc.get_objects())
-        await engine.agents.create(**ROUTE)
-        gc.collect()
-        after = sum(isinstance(known, trio.Nursery) for known in gc.get_objects())
-        assert after == before + 1
+def nurseries(agent: Agent) -> int:
+    assert agent._task is not None
+    return len(agent._task.child_nurseries)
+
+
+@played
+async def test_an_agent_at_rest_has_no_nursery() -> None:
+    """It has one while a turn runs, and while a child lives."""
+    async with engine_on(ScriptedModel([answer(Delay(1000))] * 3)) as engine:
+        agent = (await engine.agents.create(**ROUTE)).agent
+        await settled()
+        assert nurseries(agent) == 0
+        agent.followup("go")
+        await settled()
+        assert nurseries(agent) == 1
+        agent.cancel()
+        await settled()
+        assert nurseries(agent) == 0
+        child = await engine.agents.create(**ROUTE, parent=agent)
+        await settled()
+        assert nurseries(agent) == 1
+        await child.dispose()
+        agent.followup("go on")
+        await settled()
+        agent.cancel()
+        await settled()
+        assert nurseries(agent) == 0
+
+
+@played
+async def test_the_task_of_an_agent_at_rest_is_its_own() -> None:
+    """C43: whoever looks at the tasks of a program can tell whose it is."""
+    async with engine_on(talking()) as engine:
+        agent = (await engine.agents.create(**ROUTE)).agent
+        await settled()
+        assert agent._task is not None
+        assert agent._task.context.run(current_agent) is agent
+        assert (await agent.ask("go")).text == "ok"
+        await settled()
+        assert agent._task.context.run(current_agent) is agent
+
+
+# --- told to end before the first step of its task ----------------------------------------
+
+
+@pytest.mark.parametrize("asked", [False, True], ids=["fresh", "asked"])
+@pytest.mark.parametrize("way", ["dispose", "begin", "block", "parent", "host", "engine"])
+def test_an_agent_may_end_before_its_first_step(way: str, asked: bool) -> None:
+    """C27 C28 C35: it is handed over before its task has run; nothing of it is left after the
+    end, and its id is free. Input is discarded by whoever disposes, and kept when others go."""
+    agents: list[Agent] = []
+
+    async def run() -> None:
+        store = MemoryStore()
+        living = tasks()
+        with trio.CancelScope() as host:
+            async with engine_on(talking(), store=store) as engine:
+                heard = listen(engine)
+                parent = await engine.agents.create(**ROUTE, session_id="p")
+                owner = parent.agent if way == "parent" else None
+
+                def take(agent: Agent) -> None:
+                    agents.append(agent)
+                    if asked:
+                        agent.followup("go")
+
+                if way == "block":
+                    async with engine.open_agent(**ROUTE, session_id="a") as agent:
+                        take(agent)
+                else:
+                    handle = await engine.agents.create(**ROUTE, session_id="a", parent=owner)
+                    take(handle.agent)
+                    if way == "dispose":
+                        await handle.dispose()
+                    elif way == "begin":
+                        handle.begin_disposal()
+                        await settled()
+                    elif way == "parent":
+                        await parent.dispose()
+                    elif way == "host":
+                        host.cancel()
+                        await trio.sleep_forever()
+                if way != "engine":
+                    assert engine.agents.get("a") is None
+                    assert "a" in heard
+                    again = await engine.agents.resume("a", **ROUTE)
+                    assert again.agent.inbox.next_turn == agents[0].inbox.next_turn
+        assert tasks() == living
+
+    play(run)
+    (agent,) = agents
+    assert agent.disposed
+    assert agent.status == "idle"
+    stopped = asked and way in ("parent", "host", "engine")
+    assert [m.text for m in agent.inbox.next_turn] == ["go"] * stopped
+    turns = [event.data for event in agent.session.events if isinstance(event.data, TurnEnd)]
+    assert len(turns) <= stopped
+    assert all(isinstance(turn.ending, Aborted) for turn in turns)
+
+
+def listen(engine: Engine) -> list[str]:
+    """The ids of agents that are disposed of."""
+    gone: list[str] = []
+    engine.scope.hooks.agent_disposed.listen(lambda agent: gone.append(agent.session.id))
+    return gone
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_child_of_an_agent_whose_task_has_not_run(seed: int) -> None:
+    """C16: its creation waits for the nursery, in whatever order the two tasks run."""
+
+    async def run() -> None:
+        async with engine_on(talking()) as engine:
+            parent = (await engine.agents.create(**ROUTE, session_id="p")).agent
+            child = (await engine.agents.create(**ROUTE, session_id="c", parent=parent)).agent
+            assert engine.agents.is_owned_by("c", parent)
+            assert (await child.ask("go")).text == "ok"
+            assert (await parent.ask("go")).text == "ok"
+
+    play(run, seed=seed)
+
+
+@pytest.mark.parametrize("what", ["cancelled", "parent disposed"])
+def test_a_creation_that_waits_for_its_parents_nursery_is_rolled_back(what: str) -> None:
+    """C16 C22: nothing is left of the child, and the parent rests again."""
+
+    async def run() -> None:
+        async with engine_on(talking()) as engine:
+            handle = await engine.agents.create(**ROUTE, session_id="p")
+            parent = handle.agent
+            await settled()
+            gone = listen(engine)
+            scope = trio.CancelScope()
+
+            async def strike(agent: object) -> None:
+                if what == "cancelled":
+                    scope.cancel()
+                else:
+                    handle.begin_disposal()
+
+            engine.scope.hooks.agent_created.listen(strike)
+            with scope:
+                if what == "cancelled":
+                    await engine.agents.create(**ROUTE, session_id="c", parent=parent)
+                else:
+                    with pytest.raises(AgentDisposed, match="can own no agent"):
+                        await engine.agents.create(**ROUTE, session_id="c", parent=parent)
+            assert scope.cancelled_caught == (what == "cancelled")
+            await settled()
+            assert sorted(gone) == (["c"] if what == "cancelled" else ["c", "p"])
+            assert engine.agents.get("c") is None
+            assert parent._state.adopting == 0
+            assert parent._nursery is None
+            if what == "cancelled":
+                assert (await parent.ask("go")).text == "ok"
+
+    play(run)
+
+
+def test_a_stop_between_the_start_of_a_task_and_its_release(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """C16: Ctrl-C may come there; creator and task find one teardown, and both wait for it."""
+    gone: list[str] = []
+
+    def release(state: RunState) -> None:
+        raise KeyboardInterrupt
+
+    async def run() -> None:
+        living = tasks()
+        async with engine_on(talking()) as engine:
+            gone_here = listen(engine)
+            try:
+                with monkeypatch.context() as patched:
+                    patched.setattr(RunState, "release", release)
+                    await engine.agents.create(**ROUTE, session_id="a")
+            except KeyboardInterrupt:
+                gone.extend(gone_here)
+            assert engine.agents.list() == []
+            assert tasks() > living
+            await engine.agents.create(**ROUTE, session_id="a")
+        assert tasks() == living
+
+    play(run)
+    assert gone == ["a"]
 
 
 @pytest.mark.parametrize("name", POINTS)

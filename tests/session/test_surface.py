@@ -247,8 +247,10 @@ def underlying(view: Messages) -> list[Message]:
 def test_a_step_appends_to_one_list_and_a_replacement_starts_another() -> None:
     """C152: a view is an object over a list that only grows, whatever its length."""
     session = opened()
+    empty = session.history()
+    session.append(UserMessageEvent(UserMessage("0")), APPEND)
     first = session.history()
-    for n in range(200):
+    for n in range(1, 200):
         session.append(UserMessageEvent(UserMessage(str(n))), APPEND)
         assert underlying(session.history()) is underlying(first)
     node = session.surface.nodes[0].seq
@@ -259,7 +261,8 @@ def test_a_step_appends_to_one_list_and_a_replacement_starts_another() -> None:
     session.append(UserMessageEvent(UserMessage("more")), APPEND)
     assert underlying(session.history()) is underlying(second)
     assert len(underlying(first)) == 200
-    assert len(first) == 0
+    assert len(first) == 1
+    assert len(empty) == 0
 
 
 def test_asking_twice_without_an_append_gives_equal_views() -> None:

@@ -41,6 +41,7 @@ ENDINGS = {
     "disposed": ["Aborted"],
     "slow disk": ["Completed"],
     "everything": ["Completed"] * 2,
+    "wrapped": ["Completed"] * 2,
     "forking": ["Completed"],
     "doors": [],
     "held": ["Completed", "Aborted"],
@@ -124,7 +125,7 @@ def test_a_scenario_that_nobody_strikes_does_what_it_says(name: str) -> None:
 
 ONLY_STRUCK = {
     "agent/_creation.py: await late[1].close()": "its creator was cancelled",
-    "agent/_lifetime.py: await self.done.wait()": "its parent went as it began",
+    "agent/_lifetime.py: await self.wait_end()": "Ctrl-C came as its task was being started",
     "agent/_waiting.py: await self._give_back()": "its creator was cancelled",
     "agent/_waiting.py: await self.discard(self._result.pop())": "its creator was cancelled",
     "agent/_waiting.py: await self.done.wait()": "its creator was cancelled",

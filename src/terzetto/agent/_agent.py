@@ -67,6 +67,7 @@ class Agent:
     _crash: BaseException | None = field(default=None, init=False)
     _thread: int = field(factory=threading.get_ident, init=False)
     _nursery: trio.Nursery | None = field(default=None, init=False)
+    _task: trio.lowlevel.Task | None = field(default=None, init=False)
 
     def __repr__(self) -> str:
         return f"<Agent {self.id}: {self.status}>"
@@ -120,7 +121,7 @@ class Agent:
         Raises `WrongThread` outside of the Trio thread.
         """
         self._check_thread()
-        return statistics_of(self._state, self._nursery)
+        return statistics_of(self._state, self._task)
 
     # --- input --------------------------------------------------------------------------
 
@@ -349,7 +350,7 @@ class Agent:
         self._check_thread()
         self._check_alive()
         selection = selection or self.model.current()
-        stream = self.scope.hooks.stream
+        stream = self.scope.heard.stream
         return await complete(self, stream, self._runtime, messages, selection, tools, max_tokens)
 
     # --- checks -------------------------------------------------------------------------

@@ -130,7 +130,7 @@ def attach(session: Session, handle: WriteHandle | None) -> None:
     """From here on every append reaches the store's buffer, and what the store has can be
     read back from it. A store in memory has the very same events, so all of them stay."""
     if handle is None:
-        session.durable = lambda: session.place.next_seq - 1
+        session.durable = None
     else:
         session.sink = handle.append
         session.durable = lambda: handle.durable_seq

@@ -43,14 +43,15 @@ class Workshop:
     ) -> Lifetime:
         """The life of a new agent, which has not begun; its appends are written behind."""
         scope = AgentScope(f"agent {session.id}", self.scope)
-        state = RunState(session, scope.hooks)
+        state = RunState(session, scope.heard)
         model = AgentModel(session, initial_selection(session, options.selection))
         parent, runtime = options.parent, self.services.runtime
         bound = parent._bound if parent is not None else Bound(self.shutdown_timeout)
         saving = Saving(session, handle, self.writer)
         agent = Agent(session, scope, model, parent, state, bound, saving, runtime)
         state.view = agent
-        saving.on_trouble = lambda error, failure: _tell(state, scope, error, failure)
+        if self.writer.needed:
+            saving.on_trouble = lambda error, failure: _tell(state, scope, error, failure)
         saving.attach()
         requests = RequestBuilder(agent, session, scope, runtime, options.max_tokens)
         steps = StepRunner(agent, session, state, scope, self.services, requests, saving)
@@ -77,4 +78,4 @@ def _tell(state: RunState, scope: AgentScope, error: Exception, failure: Failure
         error=error,
         failure=failure,
     )
-    state.tell(scope.hooks.agent_error, notice)
+    state.tell(scope.heard.agent_error, notice)

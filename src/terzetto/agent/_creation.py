@@ -256,7 +256,7 @@ class Agents(AgentRegistry):
         source: SessionStartSource,
     ) -> AgentHandle:
         await trio.lowlevel.checkpoint_if_cancelled()
-        self._owner(options.parent)
+        self._check_owner(options.parent)
         self.driver()
         self.reserve(agent_id)
         handle: AgentHandle | None = None
@@ -296,12 +296,12 @@ class Agents(AgentRegistry):
             life = self._workshop.build(session, handle, options, self.driver())
             life.agent.scope.compose(options.system, options.tools)
             await trio.lowlevel.checkpoint_if_cancelled()
-            self._owner(options.parent)
+            self._check_owner(options.parent)
             await self._publish(life, options, source)
-            # Whoever owns it may have gone meanwhile, and takes it along.
+            await self._awake(options.parent)
+            # Nothing is awaited from here on: who is handed over has a task that will run.
             nursery = self._owner(options.parent)
-            await _start(nursery, life.run, f"terzetto agent {agent_id}")
-            self._owner(options.parent)
+            nursery.start_soon(life.run, name=f"terzetto agent {agent_id}")
             life.agent._state.release()
         except BaseException:
             if life is not None:
@@ -338,16 +338,35 @@ class Agents(AgentRegistry):
             if not task.abandoned:
                 del self._acquiring[agent_id]
 
-    def _owner(self, parent: Agent | None) -> trio.Nursery:
+    def _check_owner(self, parent: Agent | None) -> None:
+        """Raise where nobody could own an agent, of whoever goes away meanwhile too."""
         if parent is None:
             if self.nursery is None:
                 raise UsageError("the engine is closed")
-            return self.nursery
+            return
         if self.get(parent.id) is not parent and not parent.disposed:
             raise UsageError(f"parent {parent.id!r} belongs to another engine")
-        if parent._nursery is None or parent._state.closing:
+        if parent._state.held or parent._state.closing:
             raise AgentDisposed(f"parent {parent.id!r} is not running; it can own no agent")
-        return parent._nursery
+
+    async def _awake(self, parent: Agent | None) -> None:
+        """An agent at rest has no nursery: return once *parent* has one, or is going away."""
+        if parent is None or parent._nursery is not None:
+            return
+        state = parent._state
+        state.adopting += 1
+        state.changed()
+        try:
+            await state.wait(lambda: parent._nursery is not None or state.closing)
+        finally:
+            state.adopting -= 1
+            state.changed()
+
+    def _owner(self, parent: Agent | None) -> trio.Nursery:
+        self._check_owner(parent)
+        nursery = self.nursery if parent is None else parent._nursery
+        assert nursery is not None
+        return nursery
 
     def _level(self, durability: Durability | None) -> Durability:
         return self.durability if durability is None else checked_durability(durability)
@@ -368,19 +387,5 @@ class Agents(AgentRegistry):
             self.enter(agent)
             life.agent_announced = True
             view: AgentView = agent
-            await agent.scope.hooks.agent_created.run(view)
-            agent.scope.hooks.session_started.notify(SessionStarted(agent, source))
-
-
-async def _start(nursery: trio.Nursery, run: Callable[..., Awaitable[object]], name: str) -> None:
-    """Start *run*. A Ctrl-C that comes together with the host's cancel leaves as itself: Trio
-    finds two exceptions in a nursery of its own then, and takes that for a defect."""
-    try:
-        await nursery.start(run, name=name)
-    except trio.TrioInternalError as error:
-        group = error.__cause__
-        if isinstance(group, BaseExceptionGroup):
-            interrupts, others = group.split(KeyboardInterrupt)
-            if interrupts is not None and (others is None or not others.split(trio.Cancelled)[1]):
-                raise KeyboardInterrupt from None
-        raise
+            await agent.scope.heard.agent_created.run(view)
+            agent.scope.heard.session_started.notify(SessionStarted(agent, source))

@@ -84,11 +84,24 @@ class Driver(Protocol):
         ...
 
 
+class Loop(Protocol):
+    """A driver that can be left while its agent rests."""
+
+    async def drain(self) -> None:
+        """Run turns until the agent is idle again."""
+        ...
+
+
 class LoopDriver:
     """The built-in driver: call the model, run the tools, repeat."""
 
     async def run(self, agent: Driven) -> None:
         await _Loop(agent).run()
+
+    def loop(self, agent: Driven) -> Loop | None:
+        """The loop over turns of *agent*, for who waits between them himself; None where `run`
+        is somebody else's."""
+        return _Loop(agent) if type(self) is LoopDriver else None
 
 
 @define(eq=False)
@@ -106,7 +119,7 @@ class _Loop:
     agent: Driven
     session: Session = field(init=False)
     state: RunState = field(init=False)
-    _consumed: list[MessageId] = field(factory=list)
+    _consumed: list[MessageId] | None = None
     _rounds: int = 0
 
     def __attrs_post_init__(self) -> None:
@@ -117,17 +130,13 @@ class _Loop:
     async def run(self) -> None:
         state = self.state
         while True:
-            await state.wait(
-                lambda: (
-                    (state.activity is not None and state.activity.kind == "turn")
-                    or (state.closing and state.activity is None)
-                )
-            )
+            await state.wait(state.is_due)
             if state.activity is None:
                 return
-            await self._drain()
+            await self.drain()
 
-    async def _drain(self) -> None:
+    @trio.lowlevel.enable_ki_protection
+    async def drain(self) -> None:
         """Run turns until the agent is idle again."""
         state = self.state
         while True:
@@ -189,7 +198,7 @@ class _Loop:
         number = session.place.last_turn + 1
         first = session.append(TurnStart(number)).seq
         state.turn_open, state.late_wake = True, False
-        self._consumed = []
+        self._consumed = None
         outcome: TurnEnding | None = None
         caught: BaseException | None = None
         try:
@@ -214,6 +223,7 @@ class _Loop:
         finally:
             # Who asked for the turn is told when its end is durable, or cannot be.
             self._settle_waiters(number, first, cut)
+            self._consumed = None
         if cut.reraise is not None:
             self._idle()
             raise cut.reraise
@@ -267,7 +277,7 @@ class _Loop:
     def _append(self, draft: Draft) -> None:
         if isinstance(draft.data, InboxSpliced):
             back = {message.id for message in draft.data.inserted}
-            self._consumed = [i for i in self._consumed if i not in back]
+            self._consumed = [i for i in self._consumed or () if i not in back]
             self.state.splice(draft.data)
         else:
             self.session.append_draft(draft)
@@ -283,14 +293,14 @@ class _Loop:
         notice = AgentErrorNotice(
             agent=self.state.view, turn=turn, step=step, error=error, failure=failure
         )
-        self.state.tell(self.agent.scope.hooks.agent_error, notice)
+        self.state.tell(self.agent.scope.heard.agent_error, notice)
 
     def _settle_waiters(self, number: int, first: int, cut: _Cut) -> None:
         waiters = self.state.waiters.of_turn(number)
         if not waiters:
             return
         events = self.session.events[first:]
-        consumed = [i for i in self._consumed if i not in self.session.pending]
+        consumed = [i for i in self._consumed or () if i not in self.session.pending]
         turn = summarize(number, cut.ending, events, consumed)
         for waiter in waiters:
             if isinstance(cut.ending, Failed):
@@ -356,7 +366,7 @@ class _Loop:
             else:
                 return natural_ending(hit_max_tokens)
             if move == "stopping":
-                await self.agent.scope.hooks.turn_stopping.run(TurnStopping(state.view, turn))
+                await self.agent.scope.heard.turn_stopping.run(TurnStopping(state.view, turn))
                 await trio.lowlevel.checkpoint_if_cancelled()
                 if not state.inbox.next_step and not state.owed.ask_again(state.inbox):
                     return natural_ending(hit_max_tokens)
@@ -364,7 +374,9 @@ class _Loop:
 
     async def _claim(self, turn: int, *, with_prompt: bool) -> tuple[UserMessage, ...]:
         claimed = self.state.claim(turn, with_prompt=with_prompt)
-        self._consumed.extend(message.id for message in claimed)
+        if claimed:
+            self._consumed = self._consumed or []
+            self._consumed.extend(message.id for message in claimed)
         await self._caught_up()
         return claimed
 

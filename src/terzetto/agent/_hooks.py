@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar, cast
 
 from attrs import define, field, frozen
 
@@ -248,6 +248,11 @@ class Hooks:
             setattr(self, name, point)
             return point
 
+    def heard(self) -> Hooks:
+        """The same points for who dispatches and never listens: of a point that nobody asked
+        for yet, the one of an outer scope, whose dispatch reaches the same listeners."""
+        return cast(Hooks, _Heard(self))
+
     def close(self) -> None:
         """Drop every listener and refuse new ones."""
         self._closed = True
@@ -260,6 +265,23 @@ class Hooks:
         return ToolHooks(
             self.tool_pre_execute, self.tool_execute, self.tool_post_execute, self.tool_result
         )
+
+
+class _Heard:
+    """What `Hooks.heard` gives."""
+
+    __slots__ = ("_hooks",)
+
+    def __init__(self, hooks: Hooks) -> None:
+        self._hooks = hooks
+
+    def __getattr__(self, name: str) -> object:
+        hooks = self._hooks
+        while (point := _made(hooks, name)) is None:
+            if hooks._parent is None:
+                return getattr(hooks, name)
+            hooks = hooks._parent
+        return point
 
 
 _Point: TypeAlias = Waterfall[object, object] | Serial[object] | Notification[object]

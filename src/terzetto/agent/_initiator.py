@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 from typing import TYPE_CHECKING
 
 from ..vocabulary import UsageError
@@ -65,6 +65,15 @@ def require_agent() -> Agent:
     if agent is None:
         raise UsageError("this task was started by no agent")
     return agent
+
+
+def initiate(agent: Agent) -> Token[Agent | None]:
+    """`initiated_by` for a whole task, of which there are thousands; until `end_initiating`."""
+    return _initiator.set(agent)
+
+
+def end_initiating(token: Token[Agent | None]) -> None:
+    _initiator.reset(token)
 
 
 @contextmanager

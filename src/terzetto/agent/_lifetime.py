@@ -29,8 +29,8 @@ from ..vocabulary import (
 )
 from ._agent import Agent
 from ._bound import Bound
-from ._driver import Driven, Driver
-from ._initiator import initiated_by
+from ._driver import Driven, Driver, Loop, LoopDriver
+from ._initiator import end_initiating, initiate
 from ._registry import AgentRegistry
 from ._saving import Saving
 from ._scope import AgentScope
@@ -40,7 +40,7 @@ logger = logging.getLogger("terzetto")
 
 @define(eq=False)
 class Lifetime:
-    """Runs and tears down one agent. `done` is set when nothing of it is left."""
+    """Runs and tears down one agent. *done*: nothing of it is left."""
 
     agent: Agent
     driven: Driven
@@ -50,40 +50,80 @@ class Lifetime:
     engine_scope: AgentScope
     bound: Bound
     report_unsaved: Callable[[SessionId, str], None]
-    done: trio.Event = field(factory=trio.Event)
+    done: bool = False
     on_crash: Callable[[], None] | None = None
     session_announced: bool = False
     agent_announced: bool = False
     _begun: bool = False
-    _stops: list[BaseException] = field(factory=list)
-
-    async def run(self, task_status: trio.TaskStatus[None]) -> None:
-        """The agent's task, in its owner's nursery; started once it can own children."""
-        try:
-            with initiated_by(self.agent):
-                driving = self._drive(task_status)
-                # It holds the nursery of the start, which would live as long as the agent.
-                del task_status
-                await driving
-        finally:
-            await self.tear_down()
+    _stops: tuple[BaseException, ...] = ()
 
     @trio.lowlevel.enable_ki_protection
-    async def _drive(self, task_status: trio.TaskStatus[None]) -> None:
+    async def run(self) -> None:
+        """The agent's task, in its owner's nursery. It may be told to end before its first step."""
+        self.agent._task = trio.lowlevel.current_task()
+        token = initiate(self.agent)
         try:
-            async with trio.open_nursery() as nursery:
-                self.agent._nursery = nursery
-                task_status.started()
-                del task_status
-                try:
-                    await self.driver.run(self.driven)
-                finally:
-                    self.bound.extend()
-                nursery.cancel_scope.cancel(reason="the agent was disposed of")
+            await self._drive()
         except BaseExceptionGroup as group:
             self._sort_out(group)
         except Exception as error:
             self._crash(error)
+        finally:
+            end_initiating(token)
+            await self.tear_down()
+
+    async def _drive(self) -> None:
+        """Rest and be awake, until it is over. A driver of somebody else's is always awake."""
+        state, driver, over = self.agent._state, self.driver, False
+        loop = driver.loop(self.driven) if isinstance(driver, LoopDriver) else None
+        while not over:
+            if loop is not None:
+                try:
+                    await state.wait(state.is_wanted)
+                    over = state.is_over()
+                except BaseException:
+                    over = True
+                    raise
+                finally:
+                    if over:
+                        self.bound.extend()
+            if not over:
+                over = await self._awake(loop)
+
+    async def _awake(self, loop: Loop | None) -> bool:
+        """The nursery of the agent, which is there while a turn runs, or a child lives or is
+        being made: thousands of agents may be at rest. Returns whether it is over."""
+        agent, over = self.agent, True
+        async with trio.open_nursery() as nursery:
+            agent._nursery = nursery
+            agent._state.changed()
+            try:
+                if loop is None:
+                    await self.driver.run(self.driven)
+                else:
+                    over = await self._turns(loop, nursery)
+            finally:
+                agent._nursery = None
+                if over:
+                    self.bound.extend()
+            if over:
+                nursery.cancel_scope.cancel(reason="the agent was disposed of")
+        return over
+
+    async def _turns(self, loop: Loop, nursery: trio.Nursery) -> bool:
+        """Run turns for as long as there are any, or children; returns whether it is over."""
+        state = self.agent._state
+        while True:
+            if state.is_over():
+                return True
+            if state.is_due():
+                await loop.drain()
+            elif state.adopting or nursery.child_tasks:
+                await state.wait(
+                    lambda: state.is_due() or not (state.adopting or nursery.child_tasks)
+                )
+            else:
+                return False
 
     def _sort_out(self, group: BaseExceptionGroup) -> None:
         """A defect stays here, as a crash; the host's own goes on, alone if it is alone."""
@@ -112,10 +152,10 @@ class Lifetime:
         """
         if self._begun:
             with trio.CancelScope(shield=True):
-                await self.done.wait()
+                await self.wait_end()
             return
         self._begun = True
-        agent, state, stops = self.agent, self.agent._state, self._stops
+        agent, state = self.agent, self.agent._state
         state.begin_closing(DisposedCause(), keep_inbox=True)
         # A maintenance job belongs to somebody's task; it was asked to stop.
         await self._patiently(
@@ -124,7 +164,7 @@ class Lifetime:
             )
         )
         for act in (self._close_turn, state.end):
-            _held(stops, act)
+            self._kept(act)
         agent.scope.close()
         state.sealed = True
         await self._patiently(self._close_path)
@@ -132,16 +172,20 @@ class Lifetime:
         self.registry.detach(agent)
         hooks = self.engine_scope.hooks
         if self.agent_announced:
-            _held(stops, lambda: hooks.agent_disposed.notify(agent))
+            self._kept(lambda: hooks.agent_disposed.notify(agent))
         agent.session.detach()
         if self.session_announced:
-            _held(stops, lambda: hooks.session_disposed.notify(agent.session))
+            self._kept(lambda: hooks.session_disposed.notify(agent.session))
         self.registry.release(agent.id)
-        self.done.set()
+        self.done = True
         state.changed()
         state.waiters.abandon(lambda: self._end_of(agent))
-        if stops:
-            raise stops[0]
+        if self._stops:
+            raise self._stops[0]
+
+    async def wait_end(self) -> None:
+        """Return once nothing of the agent is left."""
+        await self.agent._state.wait_moment(lambda: self.done)
 
     async def _patiently(self, wait: Callable[[], Awaitable[None]]) -> None:
         """Await *wait* under a shield; a Ctrl-C that comes meanwhile is kept."""
@@ -150,9 +194,16 @@ class Lifetime:
                 with trio.CancelScope(shield=True):
                     await wait()
             except KeyboardInterrupt as error:
-                self._stops.append(error)
+                self._stops += (error,)
             else:
                 return
+
+    def _kept(self, act: Callable[[], None]) -> None:
+        """Call *act*; what stops the program in it is kept."""
+        try:
+            act()
+        except BaseException as error:
+            self._stops += (error,)
 
     def _close_turn(self) -> None:
         """Balance the log of a driver that broke inside a turn."""
@@ -190,14 +241,6 @@ class Lifetime:
         return AgentDisposed(f"agent {agent.id!r} was disposed of before a turn ended")
 
 
-def _held(stops: list[BaseException], act: Callable[[], None]) -> None:
-    """Call *act*; what stops the program in it is kept."""
-    try:
-        act()
-    except BaseException as error:
-        stops.append(error)
-
-
 @define(eq=False)
 class AgentHandle:
     """The power to tear an agent down. Only its holder has it (C35)."""
@@ -208,7 +251,7 @@ class AgentHandle:
     def begin_disposal(self, *, keep_inbox: bool = False) -> None:
         """Cancel what runs and stop the driver; `dispose` waits for the end."""
         self.agent._check_thread()
-        if not self._life.done.is_set():
+        if not self._life.done:
             self._life.begin_disposal(DisposedCause(), keep_inbox=keep_inbox)
 
     async def dispose(self) -> None:
@@ -219,9 +262,9 @@ class AgentHandle:
         `WouldDeadlock` from inside the agent's own work. Cancellation: the teardown
         goes on without the caller.
         """
-        if self._life.done.is_set():
+        if self._life.done:
             await trio.lowlevel.checkpoint()
             return
         self.agent._check_outside("dispose")
         self.begin_disposal()
-        await self._life.done.wait()
+        await self._life.wait_end()

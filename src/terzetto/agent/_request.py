@@ -98,7 +98,7 @@ class RequestBuilder:
         would speak of another model than the one that is asked (C86).
         """
         assembly = self._own_assembly(selection)
-        hook = self.scope.hooks.assemble
+        hook = self.scope.heard.assemble
         if not hook:
             return assembly
         assembly = decided("assemble", await hook.run(assembly, _same), Assembly)
@@ -139,7 +139,7 @@ class RequestBuilder:
     ) -> StepDecision:
         """Run `pre_step`. The innermost decision enters what was claimed, and a snapshot
         of the runtime context when one is owed (C73)."""
-        hook = self.scope.hooks.pre_step
+        hook = self.scope.heard.pre_step
         if not hook:
             return self._entering(claimed)
         proposed = PreStep(
@@ -166,7 +166,7 @@ class RequestBuilder:
         effort. Nothing is in the log yet.
         """
         config = self._own_config(selection)
-        hook = self.scope.hooks.request
+        hook = self.scope.heard.request
         if hook:
             proposed = RequestHook(
                 agent=self.agent, turn=turn, step=step, attempt=attempt, config=config

@@ -6,12 +6,11 @@ no wake can be lost.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import TypeVar
 
 import trio
 from attrs import define, field
-from trio_util import AsyncValue
 
 from ..hooks import Notification, Told
 from ..session import TARGETS, AgentStatus, AgentView, Inbox, Session
@@ -43,7 +42,10 @@ class RunState:
     open turn is unclaimed. *step*: the scope of the stream or batch that runs. *stop*: a
     KeyboardInterrupt or SystemExit of a listener, raised by the driver once the turn is
     closed. *stopped*: the driver raises the host's cancel or such a stop, so pending input
-    is kept however the agent's block is left.
+    is kept however the agent's block is left. *adopting*: how many creations of children
+    need the agent's nursery, which an agent at rest has not opened.
+
+    Thousands of agents may be at rest, so what only some need is made when it is needed.
     """
 
     session: Session
@@ -65,15 +67,16 @@ class RunState:
     flushing: trio.CancelScope | None = None
     owed: OwedAnswer = field(factory=OwedAnswer)
     waiters: Waiters = field(factory=Waiters)
-    calls: set[RunningCall] = field(factory=set)
+    calls: Set[RunningCall] = frozenset()
+    adopting: int = 0
     _held_wake: bool = False
     _splicing: int = 0
-    _doomed: set[MessageId] = field(factory=set)
-    _told: Told = field(factory=Told)
-    _changes: AsyncValue[int] = field(factory=lambda: AsyncValue(0))
+    _doomed: Set[MessageId] = frozenset()
+    _told: Told | None = None
+    _waiting: tuple[_Wait, ...] = ()
 
     def __attrs_post_init__(self) -> None:
-        self.inbox = Inbox(self.session.pending, self.splice, self.check_open)
+        self.inbox = Inbox(self.session.pending, self)
         self.session.on_stop = self.take_stop
 
     # --- waiting ------------------------------------------------------------------------
@@ -81,14 +84,46 @@ class RunState:
     async def wait(self, reached: Callable[[], bool]) -> None:
         """Return while *reached* is true; it is asked again at every change."""
         while not reached():
-            await self.wait_moment(reached)
+            await trio.lowlevel.wait_task_rescheduled(self._waits(reached))
 
     async def wait_moment(self, reached: Callable[[], bool]) -> None:
         """Return once *reached* was true, even if it is not any more."""
-        await self._changes.wait_value(lambda _: reached())
+        if reached():
+            await trio.lowlevel.checkpoint()
+        else:
+            await trio.lowlevel.wait_task_rescheduled(self._waits(reached))
+
+    def _waits(self, reached: Callable[[], bool]) -> _Wait:
+        """The running task is about to wait, until `changed` finds that *reached* is true."""
+        wait = _Wait(self, reached, trio.lowlevel.current_task())
+        self._waiting += (wait,)
+        return wait
 
     def changed(self) -> None:
-        self._changes.value += 1
+        """Something changed: wake those whose moment has come, who came first at first."""
+        if not self._waiting:
+            return
+        waiting: list[_Wait] = []
+        due: list[_Wait] = []
+        for wait in self._waiting:
+            (due if wait.reached() else waiting).append(wait)
+        self._waiting = tuple(waiting)
+        for wait in due:
+            trio.lowlevel.reschedule(wait.task)
+
+    def is_due(self) -> bool:
+        """Whether there is something for the driver: a turn to run, or the end."""
+        if self.activity is None:
+            return self.closing
+        return self.activity.kind == "turn"
+
+    def is_wanted(self) -> bool:
+        """Whether an agent at rest has to be awake."""
+        return self.adopting > 0 or self.is_due()
+
+    def is_over(self) -> bool:
+        """Whether nothing is left for the driver to do, ever."""
+        return self.closing and self.activity is None
 
     @property
     def quiescent(self) -> bool:
@@ -211,7 +246,7 @@ class RunState:
             self._splicing -= 1
         if self._doomed and not self._splicing:
             # Cancelled meanwhile: what was inserted is announced before it is discarded.
-            doomed, self._doomed = self._doomed, set()
+            doomed, self._doomed = self._doomed, frozenset()
             for target in TARGETS:
                 pending = self.session.pending.lists[target]
                 for message in [m for m in pending if m.id in doomed]:
@@ -249,6 +284,10 @@ class RunState:
 
     def tell(self, point: Notification[T], value: T) -> None:
         """Notify; what a listener stops the program with is raised where it harms nothing."""
+        if self._told is None:
+            if not point:
+                return  # nobody hears of it, nor of anything that it came of
+            self._told = Told()
         stop = self._told.tell(point, value)
         if stop is not None and not self.take_stop(stop):
             raise stop
@@ -276,3 +315,16 @@ class RunState:
         self.changed()
         if stop is not None:
             raise stop
+
+
+@define(eq=False)
+class _Wait:
+    """A task that waits for *reached*; what Trio calls to cancel that."""
+
+    state: RunState
+    reached: Callable[[], bool]
+    task: trio.lowlevel.Task
+
+    def __call__(self, raise_cancel: object) -> trio.lowlevel.Abort:
+        self.state._waiting = tuple(w for w in self.state._waiting if w is not self)
+        return trio.lowlevel.Abort.SUCCEEDED

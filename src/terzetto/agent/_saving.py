@@ -46,15 +46,17 @@ class Saving:
     _listening: int = field(default=0, init=False)
     _failures: int = field(default=0, init=False)
     _told: bool = field(default=False, init=False)
-    _ended: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot, init=False)
+    _waiting: trio.lowlevel.ParkingLot | None = field(default=None, init=False)
     _task: trio.CancelScope | None = field(default=None, init=False)
     _again: bool = field(default=False, init=False)
     _closing: bool = field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
         self.level = self.session.header.durability
+        if self.handle is None:
+            return  # there is nothing to be behind of
         self._backlog = Backlog(self.session.durable_seq + 1)
-        if self.handle is not None and self.level == "each":
+        if self.level == "each":
             self.look_at = 0
         elif self.writer.needed:
             self.look_at = self.session.place.next_seq + LOOK_EVERY
@@ -96,7 +98,7 @@ class Saving:
             self._again = True
             return False
         if not self.unsaved:
-            self._ended.unpark_all()
+            self._flush_ended()
             return False
         self._task = trio.CancelScope()
         return True
@@ -117,7 +119,7 @@ class Saving:
                 self.on_trouble(error, failure)
         finally:
             self._task = None
-            self._ended.unpark_all()
+            self._flush_ended()
             self._go_on()
 
     def _go_on(self) -> None:
@@ -150,7 +152,7 @@ class Saving:
         finally:
             self._flushing -= 1
             self._listening -= 1
-            self._ended.unpark_all()
+            self._flush_ended()
             self._go_on()
 
     @property
@@ -161,6 +163,16 @@ class Saving:
         if self.trouble is not None:
             return True
         return (self.level != "lazy" or not self.writer.needed) and self.unsaved
+
+    def _flush_ended(self) -> None:
+        if self._waiting is not None:
+            self._waiting.unpark_all()
+
+    async def _next_end(self) -> None:
+        """Return when a flush has ended; rarely does anybody wait for that."""
+        if self._waiting is None:
+            self._waiting = trio.lowlevel.ParkingLot()
+        await self._waiting.park()
 
     async def barrier(self) -> None:
         """`flush` where this session's level wants it: before a request, at a turn's end.
@@ -210,7 +222,7 @@ class Saving:
             while True:  # woken, too, when somebody gives up a flush of his own
                 self._quiet = False
                 self.writer.hurry(self)
-                await self._ended.park()
+                await self._next_end()
                 if self._failures != failures and self.trouble is not None:
                     self._told = True
                     raise StoreError(self.trouble.message)
@@ -250,7 +262,7 @@ class Saving:
         try:
             while self._task is not None:
                 self._task.cancel(reason="the session is being closed")
-                await self._ended.park()
+                await self._next_end()
         finally:
             if self.handle is not None:
                 await self.handle.close()

@@ -31,11 +31,14 @@ class AgentScope:
     hooks: Hooks = field(init=False, repr=False)
     tools: ToolLayer = field(init=False, repr=False)
     prompt: PromptLayer = field(init=False, repr=False)
+    heard: Hooks = field(init=False, repr=False)
+    """The hook points for who dispatches; `hooks` is for who listens."""
 
     def __attrs_post_init__(self) -> None:
         parent = self.parent
         self.lifetime = Scope(self.name, parent.lifetime if parent else None)
         self.hooks = Hooks.over(parent.hooks if parent else None)
+        self.heard = self.hooks.heard()
         self.tools = ToolLayer(self.lifetime, parent.tools if parent else None)
         self.prompt = PromptLayer(self.lifetime, parent.prompt if parent else None)
 

@@ -61,8 +61,11 @@ class EngineStatistics:
     tasks_living: int = 0
 
 
-def statistics_of(state: RunState, nursery: trio.Nursery | None) -> AgentStatistics:
-    """The statistics of the agent with these run controls, whose tasks are in *nursery*."""
+def statistics_of(state: RunState, task: trio.lowlevel.Task | None) -> AgentStatistics:
+    """The statistics of the agent with these run controls, and this task once it has run."""
+    # An agent that is handed over has a task, which may not have had its first step.
+    started = not (state.gone or state.held)
+    tasks = tasks_below(task) if started and task is not None else int(started)
     return AgentStatistics(
         status=state.status,
         turn_open=state.turn_open,
@@ -70,7 +73,7 @@ def statistics_of(state: RunState, nursery: trio.Nursery | None) -> AgentStatist
         messages_pending=sum(map(len, state.session.pending.lists.values())),
         calls_overdue=tuple(overdue for call in state.calls if (overdue := call.overdue())),
         calls_running=len(state.calls),
-        tasks_living=0 if nursery is None or state.gone else tasks_below(nursery.parent_task),
+        tasks_living=tasks,
     )
 
 

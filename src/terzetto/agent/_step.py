@@ -15,7 +15,7 @@ from attrs import define, field, frozen
 
 from ..llm import ChunkStream, PreparedCall, StreamCall
 from ..session import AgentView, Closing, Session, anchor_draft, answer_draft, closers
-from ..tools import ToolBatch, ToolPipeline
+from ..tools import RunningCall, ToolBatch, ToolPipeline
 from ..vocabulary import (
     AbortedFinish,
     ErrorFinish,
@@ -83,21 +83,28 @@ class StepRunner:
     services: Services
     requests: RequestBuilder
     saving: Saving
-    _pipeline: ToolPipeline = field(init=False)
+    _pipeline: ToolPipeline | None = field(default=None, init=False)
     _stretch: Stretch = field(init=False)
     _unparked: int = 0
 
     def __attrs_post_init__(self) -> None:
         self._stretch = Stretch(self.state)
-        self._pipeline = ToolPipeline(
-            self.agent,
-            self.scope.tools,
-            self.scope.hooks.tools(),
-            self.services.approver,
-            self.services.thread_limiter,
-            spill=self.services.spill,
-            running=self.state.calls,
-        )
+
+    def _tools(self) -> ToolPipeline:
+        """The pipeline, made for the first batch: many agents never have one."""
+        if self._pipeline is None:
+            running: set[RunningCall] = set()
+            self.state.calls = running
+            self._pipeline = ToolPipeline(
+                self.agent,
+                self.scope.tools,
+                self.scope.hooks.tools(),
+                self.services.approver,
+                self.services.thread_limiter,
+                spill=self.services.spill,
+                running=running,
+            )
+        return self._pipeline
 
     async def run(
         self, turn: int, step: int, entry: Enter, assembly: Assembly, selection: ModelSelection
@@ -121,7 +128,7 @@ class StepRunner:
                 batch = ToolBatch(
                     calls=calls,
                     capacity=self.services.settings.max_parallel_tool_calls,
-                    pipeline=self._pipeline,
+                    pipeline=self._tools(),
                     log=StepLog(turn, step, session, self.state, self.saving),
                 )
                 result = await self.services.executor.execute(batch)
@@ -204,7 +211,7 @@ class StepRunner:
             await self.saving.barrier()
         own: _OwnStream | None = None
         failure: Failure | None = None
-        hook = self.scope.hooks.stream
+        hook = self.scope.heard.stream
         with self._stretch:
             try:
                 if hook:
@@ -256,7 +263,7 @@ class StepRunner:
         failure: Failure,
         policy: RetryPolicy | None,
     ) -> bool:
-        hook = self.scope.hooks.request_error
+        hook = self.scope.heard.request_error
         if not hook:
             return False
         failed = RequestFailed(

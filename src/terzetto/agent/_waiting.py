@@ -87,17 +87,20 @@ class Acquisition(Generic[T]):
 class TrioBell:
     """Wakes the followers of a session."""
 
+    __slots__ = ("_lot",)
+
     def __init__(self) -> None:
-        self._lot = trio.lowlevel.ParkingLot()
-        self._waited = False
+        self._lot: trio.lowlevel.ParkingLot | None = None
 
     def ring(self) -> None:
-        if self._waited:  # rung for every event, and mostly nobody waits
-            self._waited = False
-            self._lot.unpark_all()
+        lot = self._lot  # rung for every event, and mostly nobody waits
+        if lot is not None:
+            self._lot = None
+            lot.unpark_all()
 
     async def wait(self) -> None:
-        self._waited = True
+        if self._lot is None:
+            self._lot = trio.lowlevel.ParkingLot()
         await self._lot.park()
 
     async def checkpoint(self) -> None:

@@ -70,7 +70,7 @@ class _Tally:
 
     def read(self, session: Session) -> None:
         # Attempts that no message tells of: failed ones, and those cut before any text.
-        others = session.place.unanswered[self._unanswered :]
+        others = [*session.place.unanswered[self._unanswered :]]
         for event in session.events[self._next :]:
             while others and others[0][0] <= event.seq:
                 self._spend(others[0][1])

@@ -73,7 +73,7 @@ class PromptLayer:
     _sections: dict[str, Section] = field(factory=dict)
     _variables: dict[str, Text] = field(factory=dict)
     _context: dict[str, ContextPart] = field(factory=dict)
-    _tool_orders: list[list[str]] = field(factory=list)
+    _tool_orders: tuple[list[str], ...] = ()
     _changes: int = 0
     _known: _Plan | None = None
 
@@ -134,11 +134,11 @@ class PromptLayer:
         if isinstance(names, str):
             raise InvalidValue(f"tool order: expected names, got one text; write [{names!r}]")
         mine = list(names)
-        self._tool_orders.append(mine)
+        self._tool_orders += (mine,)
         self._changes += 1
 
         def undo() -> None:
-            self._tool_orders = [order for order in self._tool_orders if order is not mine]
+            self._tool_orders = tuple(o for o in self._tool_orders if o is not mine)
             self._changes += 1
 
         return self.scope.own(Registration(undo))

@@ -52,3 +52,7 @@ class Attempt:
         for chunk in self._waiting:
             self._assembler.push(chunk)
         self._waiting.clear()
+
+
+NO_ATTEMPT = Attempt()
+"""While there is none: shared by all logs, so that nothing may be taken by it."""

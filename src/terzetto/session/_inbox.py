@@ -6,10 +6,10 @@ every mutation is exactly one normalised splice. Claiming belongs to the driver.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Literal
+from collections.abc import Iterable, Mapping, Sequence, Set
+from typing import Final, Literal, Protocol
 
-from attrs import define, field
+from attrs import define
 
 from ..vocabulary import (
     AssistantChunk,
@@ -54,17 +54,35 @@ def _no_lists() -> dict[InboxTarget, list[UserMessage]]:
     return {"next-step": [], "next-turn": []}
 
 
+_NO_IDS: Final = frozenset[MessageId]()  # each call makes another one
+
+
 @define(eq=False)
 class PendingInput:
     """Both lists, and what the open turn has claimed but not admitted."""
 
-    lists: dict[InboxTarget, list[UserMessage]] = field(factory=_no_lists)
-    claimed: dict[InboxTarget, list[UserMessage]] = field(factory=_no_lists)
-    seen: set[MessageId] = field(factory=set)
-    """Every id that was ever pending."""
     claiming: bool = False
     """Whether anything is claimed and neither entered nor consumed yet."""
-    _ids: set[MessageId] = field(factory=set)
+    # Each is made when there is something to keep in it, and let go of after that.
+    _lists: dict[InboxTarget, list[UserMessage]] | None = None
+    _claimed: dict[InboxTarget, list[UserMessage]] | None = None
+    _ids: Set[MessageId] = _NO_IDS
+    _seen: set[MessageId] | None = None
+
+    @property
+    def lists(self) -> Mapping[InboxTarget, Sequence[UserMessage]]:
+        """What is pending. Only to be read."""
+        return _no_lists() if self._lists is None else self._lists
+
+    @property
+    def claimed(self) -> Mapping[InboxTarget, Sequence[UserMessage]]:
+        """What the open turn has claimed, and not entered or consumed. Only to be read."""
+        return _no_lists() if self._claimed is None else self._claimed
+
+    @property
+    def seen(self) -> Set[MessageId]:
+        """Every id that was ever pending."""
+        return self._seen or _NO_IDS
 
     def __bool__(self) -> bool:
         return bool(self._ids)
@@ -72,16 +90,18 @@ class PendingInput:
     def __contains__(self, message_id: object) -> bool:
         return message_id in self._ids
 
-    def removed(self, splice: InboxSpliced) -> list[UserMessage]:
+    def removed(self, splice: InboxSpliced) -> Sequence[UserMessage]:
         """What *splice* would remove now."""
-        return self.lists[splice.target][splice.start : splice.start + splice.removed_count]
+        if self._lists is None:
+            return ()
+        return self._lists[splice.target][splice.start : splice.start + splice.removed_count]
 
     def judge(self, event: Event) -> None:
         """Raise `IllegalEvent` for a splice that is impossible or not normalised."""
         splice = event.data
         if not isinstance(splice, InboxSpliced):
             return
-        size = len(self.lists[splice.target])
+        size = 0 if self._lists is None else len(self._lists[splice.target])
         what = f"a splice of {splice.target} at {splice.start} removing {splice.removed_count}"
         if not 0 <= splice.start <= size or not 0 <= splice.removed_count <= size - splice.start:
             raise IllegalEvent(event.seq, what, f"coordinates within its {size} messages")
@@ -100,7 +120,7 @@ class PendingInput:
             self._splice(data, turn_open)
         elif isinstance(data, EndSeed):
             if data.inherited:
-                self.lists, self._ids = _no_lists(), set()
+                self._lists, self._ids = None, _NO_IDS
         elif self.claiming:
             if isinstance(data, UserMessageEvent):
                 self._forget_claim(data.message.id)
@@ -109,31 +129,50 @@ class PendingInput:
 
     def settle_claims(self) -> None:
         """What was claimed is entered or consumed."""
-        self.claimed = _no_lists()
+        self._claimed = None
         self.claiming = False
 
     def _splice(self, splice: InboxSpliced, turn_open: bool) -> None:
         removed = self.removed(splice)
-        pending = self.lists[splice.target]
+        if self._lists is None:
+            self._lists = _no_lists()
+        pending = self._lists[splice.target]
         pending[splice.start : splice.start + splice.removed_count] = splice.inserted
-        self._ids.difference_update(message.id for message in removed)
-        arrived = [message.id for message in splice.inserted]
-        self._ids.update(arrived)
-        self.seen.update(arrived)
+        ids = self._ids if isinstance(self._ids, set) else set[MessageId]()
+        for message in removed:
+            ids.discard(message.id)
+        if splice.inserted:
+            arrived = [message.id for message in splice.inserted]
+            ids.update(arrived)
+            self._seen = self._seen or set()
+            self._seen.update(arrived)
+        self._ids = ids or _NO_IDS
+        if not ids:
+            self._lists = None
         if removed and splice.outcome is None and turn_open:
-            self.claimed[splice.target].extend(removed)
+            if self._claimed is None:
+                self._claimed = _no_lists()
+            self._claimed[splice.target].extend(removed)
             self.claiming = True
         if self.claiming:
             for message in splice.inserted:
                 self._forget_claim(message.id)
 
     def _forget_claim(self, message_id: MessageId) -> None:
-        for messages in self.claimed.values():
+        for messages in (self._claimed or {}).values():
             messages[:] = [message for message in messages if message.id != message_id]
 
 
-Splice = Callable[[InboxSpliced], None]
-"""Appends the event and publishes its notifications."""
+class Splicing(Protocol):
+    """Who records the edits of an inbox."""
+
+    def check_open(self) -> None:
+        """Raise where no edit can be recorded, and in another thread."""
+        ...
+
+    def splice(self, splice: InboxSpliced) -> None:
+        """Append the event and publish its notifications."""
+        ...
 
 
 class Inbox:
@@ -143,12 +182,11 @@ class Inbox:
     removal is recorded as canceled, and after the agent's end all raise `AgentDisposed`.
     """
 
-    def __init__(
-        self, pending: PendingInput, splice: Splice, check: Callable[[], None] = lambda: None
-    ) -> None:
+    __slots__ = ("_pending", "_record")
+
+    def __init__(self, pending: PendingInput, record: Splicing) -> None:
         self._pending = pending
-        self._commit = splice
-        self._check = check
+        self._record = record
 
     @property
     def next_turn(self) -> tuple[UserMessage, ...]:
@@ -176,7 +214,7 @@ class Inbox:
 
     def replace(self, message_id: MessageId, message: UserMessage) -> bool:
         """Put *message* in the place of a pending one; False if it is not pending any more."""
-        self._check()
+        self._record.check_open()
         found = self._find(message_id)
         if found is None:
             return False
@@ -185,7 +223,7 @@ class Inbox:
 
     def remove(self, message_id: MessageId) -> bool:
         """Discard a pending message; False if it is not pending any more."""
-        self._check()
+        self._record.check_open()
         found = self._find(message_id)
         if found is None:
             return False
@@ -194,7 +232,7 @@ class Inbox:
 
     def clear(self) -> None:
         """Discard everything, next-step before next-turn."""
-        self._check()
+        self._record.check_open()
         for target in TARGETS:
             self.splice(target, 0, len(self._list(target)), [])
 
@@ -210,7 +248,7 @@ class Inbox:
         Raises `DuplicateMessage` and changes nothing if an inserted id is pending,
         `InvalidValue` for what is no list, position or message.
         """
-        self._check()
+        self._record.check_open()
         size = len(self._list(target))
         for name, value in (("start", start), ("delete_count", delete_count)):
             if not isinstance(value, int):
@@ -232,9 +270,9 @@ class Inbox:
                     f"message {message_id!r} is pending already; send a message with a new id"
                 )
         outcome: Literal["canceled"] | None = "canceled" if count else None
-        self._commit(InboxSpliced(target, begin, count, inserted, outcome))
+        self._record.splice(InboxSpliced(target, begin, count, inserted, outcome))
 
-    def _list(self, target: InboxTarget) -> list[UserMessage]:
+    def _list(self, target: InboxTarget) -> Sequence[UserMessage]:
         try:
             return self._pending.lists[target]
         except KeyError:

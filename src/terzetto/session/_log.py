@@ -99,7 +99,7 @@ class Session:
     pending: PendingInput = field(factory=PendingInput, init=False, repr=False)
     compaction: CompactionLock = field(factory=CompactionLock, init=False, repr=False)
     sink: Callable[[Event], None] = field(default=_no_sink, init=False, repr=False)
-    durable: Callable[[], int] = field(default=_never_durable, init=False, repr=False)
+    durable: Callable[[], int] | None = field(default=_never_durable, init=False, repr=False)
     reader: Reader | None = field(default=None, init=False, repr=False)
     held: Held = field(factory=Held, init=False, repr=False)
     observers: Notification[Event] = field(init=False, repr=False)
@@ -109,7 +109,7 @@ class Session:
     _settled: int = field(default=0, init=False, repr=False)
     _thread: int = field(factory=get_ident, init=False, repr=False)
     _publishing: bool = field(default=False, init=False, repr=False)
-    _deferred: list[Callable[[], None]] = field(factory=list, init=False, repr=False)
+    _deferred: list[Callable[[], None]] | None = field(default=None, init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
         self.observers = Notification("session observer")
@@ -125,8 +125,9 @@ class Session:
 
     @property
     def durable_seq(self) -> int:
-        """The seq of the last event the store has, -1 for none."""
-        return self.durable()
+        """The seq of the last event the store has, -1 for none. Without a store the last of
+        all."""
+        return self.place.next_seq - 1 if self.durable is None else self.durable()
 
     def history(self) -> Messages:
         """The messages the model sees, as an immutable view of this moment."""
@@ -285,7 +286,7 @@ class Session:
     def after_append(self, action: Callable[[], None]) -> None:
         """Run *action* now, or when the append in progress has returned."""
         if self._publishing:
-            self._deferred.append(action)
+            self._deferred = [*(self._deferred or ()), action]
         else:
             action()
 

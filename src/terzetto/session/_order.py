@@ -7,10 +7,10 @@ tool calls quadratic.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from attrs import define, field, frozen
+from attrs import define, frozen
 
 from ..vocabulary import (
     AssistantChunk,
@@ -47,7 +47,8 @@ from ..vocabulary import (
     UserMessageEvent,
     is_complete,
 )
-from ._attempt import Attempt
+from ._attempt import NO_ATTEMPT, Attempt
+from ._few import appended
 
 
 @define(eq=False)
@@ -80,17 +81,17 @@ class Place:
     last_step: int = 0
     open_step: int | None = None
     answered: bool = False
-    attempt: Attempt = field(factory=Attempt)
+    attempt: Attempt = NO_ATTEMPT
     unsettled: int | None = None
-    unanswered: list[tuple[int, Usage]] = field(factory=list)
+    unanswered: Sequence[tuple[int, Usage]] = ()
     seeded: bool = False
-    _calls: list[OwedCall] = field(factory=list)
+    _calls: Sequence[OwedCall] = ()
     _recorded: int = 0
     _settled: int = 0
 
     def owed(self) -> list[OwedCall]:
         """Calls of the open step without a result, in model order."""
-        return self._calls[self._settled :]
+        return [*self._calls[self._settled :]]
 
     def next_call(self) -> ToolCallBlock | None:
         """The call of the open step whose ``tool/call`` comes next, if one is left."""
@@ -130,6 +131,7 @@ class Place:
         self.seeded = False
         attempt = self.attempt
         if attempt.first < 0:
+            attempt = self.attempt = Attempt()
             self.unsettled = event.seq
         if type(chunk) is Finish and not is_complete(chunk.reason):
             self.settle(event.seq)
@@ -140,8 +142,8 @@ class Place:
         """The attempt in progress is over; *seq* is the event that ended it without answer."""
         if self.attempt:
             if seq is not None and (usage := self.attempt.content().usage) is not None:
-                self.unanswered.append((seq, usage))
-            self.attempt = Attempt()
+                self.unanswered = appended(self.unanswered, (seq, usage))
+            self.attempt = NO_ATTEMPT
 
     def _here(self, turn: int, step: int) -> str | None:
         if step == self.open_step and turn == self.open_turn:
@@ -297,13 +299,13 @@ def _step_start(place: Place, event: Event) -> None:
     assert isinstance(event.data, StepStart)
     place.last_step = place.open_step = event.data.step
     place.answered = False
-    place._calls, place._recorded, place._settled = [], 0, 0
+    place._calls, place._recorded, place._settled = (), 0, 0
 
 
 def _step_end(place: Place, event: Event) -> None:
     place.open_step = place.unsettled = None
     place.settle(event.seq)
-    place._calls, place._recorded, place._settled = [], 0, 0
+    place._calls, place._recorded, place._settled = (), 0, 0
 
 
 def _chunk(place: Place, event: Event) -> None:

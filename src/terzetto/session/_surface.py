@@ -39,6 +39,7 @@ from ..vocabulary import (
     texts,
 )
 from ..vocabulary._seqs import bounds
+from ._few import appended
 
 
 class Messages(Sequence[Message]):
@@ -46,7 +47,7 @@ class Messages(Sequence[Message]):
 
     __slots__ = ("_items", "_length")
 
-    def __init__(self, items: list[Message], length: int) -> None:
+    def __init__(self, items: Sequence[Message], length: int) -> None:
         self._items = items
         self._length = length
 
@@ -107,13 +108,13 @@ class Surface:
     *generation* counts replacements: a request after one starts a new series (C96).
     """
 
-    nodes: list[Node] = field(factory=list)
+    nodes: Sequence[Node] = ()
     generation: int = 0
-    system: list[Node] = field(factory=list)
-    snapshots: list[Node] = field(factory=list)
+    system: Sequence[Node] = ()
+    snapshots: Sequence[Node] = ()
     _positions: dict[int, int] = field(factory=dict)
-    _messages: list[Message] = field(factory=list)
-    _empty: list[int] = field(factory=list)
+    _messages: Sequence[Message] = ()
+    _empty: Sequence[int] = ()
     """The positions of nodes without content, ascending."""
 
     def history(self) -> Messages:
@@ -128,7 +129,7 @@ class Surface:
             and len(messages) == len(self._messages)
         )
 
-    def span(self, start: int, end: int) -> list[Node] | None:
+    def span(self, start: int, end: int) -> Sequence[Node] | None:
         """The nodes from seq *start* to seq *end*, or None if they are no range."""
         first, last = self._positions.get(start), self._positions.get(end)
         if first is None or last is None or first > last:
@@ -182,8 +183,8 @@ class Surface:
             self._exchange(first, node)
             return
         nodes = [*self.nodes[:first], node, *self.nodes[last + 1 :]]
-        self.nodes, self._messages, self._positions, self._empty = [], [], {}, []
-        self.system, self.snapshots = [], []
+        self.nodes, self._messages, self._positions, self._empty = (), (), {}, ()
+        self.system, self.snapshots = (), ()
         for kept in nodes:
             self._push(kept)
 
@@ -191,35 +192,41 @@ class Surface:
         """Put *node* in the place of one other: the lists are copied, and nothing is done
         for each of their items. One result after another is shortened so."""
         old = self.nodes[position]
-        self.nodes = self.nodes.copy()
-        self.nodes[position] = node
+        nodes, messages, empty = [*self.nodes], [*self._messages], [*self._empty]
+        nodes[position] = node
         del self._positions[old.seq]
         self._positions[node.seq] = position
-        before = bisect_left(self._empty, position)
+        before = bisect_left(empty, position)
         index = position - before
-        self._messages = self._messages.copy()
         if old.message.content:
-            del self._messages[index]
+            del messages[index]
         else:
-            del self._empty[before]
+            del empty[before]
         if node.message.content:
-            self._messages.insert(index, node.message)
+            messages.insert(index, node.message)
         else:
-            self._empty.insert(before, position)
+            empty.insert(before, position)
+        self.nodes, self._messages, self._empty = nodes, messages, empty
 
     def _push(self, node: Node) -> None:
         self._positions[node.seq] = len(self.nodes)
         message = node.data.message
         kind = type(message)
         if kind is SystemMessage:
-            self.system.append(node)
+            self.system = appended(self.system, node)
         elif kind is UserMessage and is_snapshot(message):
-            self.snapshots.append(node)
-        if message.content:
-            self._messages.append(message)
+            self.snapshots = appended(self.snapshots, node)
+        nodes, messages = self.nodes, self._messages
+        if not message.content:
+            self._empty = appended(self._empty, len(nodes))
+        elif isinstance(messages, list):  # as `appended`, for most events of most steps
+            messages.append(message)
         else:
-            self._empty.append(len(self.nodes))
-        self.nodes.append(node)
+            self._messages = [message]
+        if isinstance(nodes, list):
+            nodes.append(node)
+        else:
+            self.nodes = [node]
 
 
 def _listed(node: Node) -> bool:
@@ -245,7 +252,6 @@ class Folds:
     header_seq: int | None = None
     context: RequestContextEvent | None = None
     selection: ModelSelection | None = None
-    _declared: dict[str, ToolSchema] = field(factory=dict)
     _history: ToolHistory = ToolHistory()
     _source: ModelSource | None = None
 
@@ -269,19 +275,23 @@ class Folds:
         match data:
             case RequestHeaderEvent(header=header):
                 self.header, self.header_seq, self._source = header, event.seq, None
-                changed = False
-                for tool in header.tools:
-                    if self._declared.get(tool.name) != tool:
-                        self._declared[tool.name] = tool
-                        changed = True
-                if changed:
-                    self._history = ToolHistory(declared=tuple(self._declared.values()))
+                self._declare(header.tools)
             case RequestContextEvent():
                 self.context = data
             case ModelSelected(selection=selection):
                 self.selection = selection
             case _:
                 pass
+
+    def _declare(self, tools: Sequence[ToolSchema]) -> None:
+        declared = {tool.name: tool for tool in self._history.declared}
+        changed = False
+        for tool in tools:
+            if declared.get(tool.name) != tool:
+                declared[tool.name] = tool
+                changed = True
+        if changed:
+            self._history = ToolHistory(declared=tuple(declared.values()))
 
     def tool_history(self) -> ToolHistory:
         return self._history

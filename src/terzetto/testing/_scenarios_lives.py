@@ -9,6 +9,7 @@ from typing import TypeVar
 import trio
 
 from .. import Request, RequestFailed, Retry, Tool, ToolRun, tool
+from ..agent import Driven, LoopDriver
 from ..llm.scripted import Answer, Delay, ScriptedModel, answer, call, finish_error, say, think
 from ..vocabulary import TurnEnd
 from ._disk import Latency, SimulatedDisk
@@ -207,6 +208,34 @@ async def everything(stage: Stage) -> None:
             await engine.wait_idle()
 
 
+async def wrapped(stage: Stage) -> None:
+    """A driver of the host's own, around the built-in one, with a child beside its turns."""
+
+    class Wrapping:
+        async def run(self, agent: Driven) -> None:
+            await trio.lowlevel.checkpoint()
+            await LoopDriver().run(agent)
+
+    async with (
+        stage.open_engine(driver=Wrapping()) as engine,
+        stage.open_agent(engine) as agent,
+    ):
+        with suppress(*REFUSED):
+            side = await engine.agents.create(
+                provider="scripted", model="m", parent=agent, session_id="side"
+            )
+            side.agent.followup("aside")
+        stage.send("followup", "first")
+        await agent.wait_idle()
+        stage.send("followup", "second")
+        await agent.wait_idle()
+
+
+def slow_model() -> ScriptedModel:
+    """The same answer for everybody, in two pieces."""
+    return ScriptedModel(lambda request: answer(Delay(0.1), say("fine"), Delay(0.1)))
+
+
 EVERYTHING: Answers = [
     answer(
         think("let me see"),
@@ -233,4 +262,5 @@ LIVES: Mapping[str, tuple[Scenario, MakeAdapter | Answers]] = {
     "disposed": (disposed, [call("stubborn")]),
     "slow disk": (slow_disk, SLOW_DISK),
     "everything": (everything, EVERYTHING),
+    "wrapped": (wrapped, slow_model),
 }

@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias, cast
 import trio
 from attrs import define, evolve, field, frozen
 
-from ..agent import Agent, EngineStatistics, Hooks
+from ..agent import Agent, Driver, EngineStatistics, Hooks
 from ..engine import Engine, open_engine
 from ..session import Session
 from ..stores import MemoryStore, Store
@@ -102,6 +102,7 @@ class Stage:
         durability: Durability = "step",
         approver: Approver | None = None,
         spill: Spill | None = None,
+        driver: Driver | None = None,
     ) -> AsyncIterator[Engine]:
         """An engine on the stage's store and model; what its block raises must leave it.
 
@@ -117,6 +118,7 @@ class Stage:
             durability=durability,
             approver=approver,
             spill=spill,
+            driver=driver,
             now_ms=Ticks(),
             new_id=self._new_id,
         ) as engine:

@@ -42,8 +42,8 @@ class ToolLayer:
     parent: ToolLayer | None = None
     _tools: dict[str, Tool] = field(factory=dict)
     _over: dict[str, Tool] = field(factory=dict)
-    _masks: list[_Mask] = field(factory=list)
-    _guards: list[Guard] = field(factory=list)
+    _masks: tuple[_Mask, ...] = ()
+    _guards: tuple[Guard, ...] = ()
     _changes: int = 0
 
     @property
@@ -107,11 +107,27 @@ class ToolLayer:
         if isinstance(allow, str) or isinstance(deny, str):
             raise InvalidValue("restrict: expected lists of tool names, got a str")
         mask = _Mask(None if allow is None else frozenset(allow), frozenset(deny))
-        return self._own(self._masks, mask)
+        self.scope.check_open()
+        self._masks += (mask,)
+        self._changes += 1
+
+        def undo() -> None:
+            self._masks = _without(self._masks, mask)
+            self._changes += 1
+
+        return self.scope.own(Registration(undo))
 
     def guard(self, guard: Guard) -> Registration:
         """Ask *guard* before every call, after pre-execute; its denial is final."""
-        return self._own(self._guards, guard)
+        self.scope.check_open()
+        self._guards += (guard,)
+        self._changes += 1
+
+        def undo() -> None:
+            self._guards = _without(self._guards, guard)
+            self._changes += 1
+
+        return self.scope.own(Registration(undo))
 
     def lookup(self, name: str) -> Tool | None:
         """The tool that a call of *name* runs, or None if none is visible."""
@@ -144,16 +160,10 @@ class ToolLayer:
     def _shows(self, name: str) -> bool:
         return all(mask.shows(name) for mask in self._masks)
 
-    def _own(self, entries: list[_T], entry: _T) -> Registration:
-        self.scope.check_open()
-        entries.append(entry)
-        self._changes += 1
 
-        def undo() -> None:
-            for index, known in enumerate(entries):
-                if known is entry:
-                    del entries[index]
-                    self._changes += 1
-                    return
-
-        return self.scope.own(Registration(undo))
+def _without(entries: tuple[_T, ...], entry: _T) -> tuple[_T, ...]:
+    """*entries* less the first that is *entry*."""
+    for index, known in enumerate(entries):
+        if known is entry:
+            return entries[:index] + entries[index + 1 :]
+    return entries

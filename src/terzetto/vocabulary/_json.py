@@ -164,7 +164,7 @@ def freeze_object(value: Mapping[str, object]) -> JsonObject:
         return value
     if not isinstance(value, Mapping):
         raise InvalidValue(f"expected a JSON object, got {type(value).__name__}")
-    return JsonObject(value)
+    return JsonObject(value) if value else EMPTY_OBJECT
 
 
 def thaw_json(value: JsonValue) -> PlainJson:
