@@ -126,6 +126,7 @@ GROUPS: Mapping[str, str] = {
     "disposed": "teardown cancellation",
     "slow disk": "persistence turns",
     "everything": "turns steps requests prompt scheduling hooks retries",
+    "wrapped": "ownership embedding turns",
     "forking": "creation persistence log",
     "doors": "creation ownership registry persistence",
     "held": "streams cancellation",
