@@ -8,6 +8,7 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from pkgutil import resolve_name
 from types import ModuleType
+from typing import cast
 
 from attrs import field, frozen
 
@@ -62,7 +63,7 @@ def shipped(name: str) -> Shipped:
         raise InvalidValue(f"scenario {name!r}: {error}") from error
     if not callable(found):
         raise InvalidValue(f"scenario {name!r}: expected an async function or a Script")
-    return Shipped(name, found, getattr(found, "model", ()))
+    return Shipped(name, cast(Scenario, found), getattr(found, "model", ()))
 
 
 def _module(place: str) -> ModuleType:
