@@ -116,7 +116,7 @@ def state_of(agent: Agent) -> list[object]:
         len(scope.tools.guards()),
         scope.prompt.render(agent, {}),
         scope.prompt.context(agent),
-        len(scope.lifetime._owned),
+        len(scope.lifetime._owned or ()),
         len(agent.session.observers.listeners()),
     ]
 
