@@ -565,6 +565,20 @@ async def test_a_conclusion_counts_on_success_only() -> None:
 
 
 @played
+async def test_a_conclusion_that_a_listener_makes_an_error_does_not_count() -> None:
+    """C118, C119: what is committed decides, not what the body asked for."""
+
+    async def spoil(hook: ToolResultHook, proceed: Any) -> Any:
+        return evolve(await proceed(), is_error=True)
+
+    async with one([answer(call("finish", id="c1")), "I see"], TOOLS) as life:
+        life.hooks.tool_post_execute.listen(spoil)
+        turn = await life.agent.ask("go")
+        assert turn.text == "I see"
+        assert life.request()[-1] == "result c1!: finished"
+
+
+@played
 async def test_a_conclusion_does_not_stop_next_step_input() -> None:
     """C64: steering, injections and the tool's own contexts still get a step."""
 

@@ -1271,3 +1271,15 @@ def test_a_cancelled_ask_and_the_hosts_own_cause_in_one_tick(seed: int) -> None:
             assert ending_kinds(agent.session) == ["Aborted HookCause"]
 
     play(run, seed=seed)
+
+
+async def test_a_turn_whose_asker_went_away_says_that_the_user_ended_it() -> None:
+    """C127: who asked and was cancelled is the user, not somebody who disposed of the agent."""
+    async with agent_on(ScriptedModel(lambda r: answer(say("x"), Hang()))) as (_, agent):
+        with trio.CancelScope() as scope:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(agent.ask, "go")
+                await settled()
+                scope.cancel()
+        await agent.wait_idle()
+        assert ending_kinds(agent.session) == ["Aborted UserCause"]
