@@ -26,7 +26,7 @@ from terzetto.hooks import Notification, Serial, Waterfall
 from terzetto.llm.scripted import Delay, ScriptedModel, answer, say
 from terzetto.vocabulary import Aborted, ScopeClosed, TurnEnd
 
-FRESH, AFTER_A_TURN = 50, 112
+FRESH, AFTER_A_TURN = 54, 114
 """Most objects of an idle agent that the garbage collector looks at; a full collection is the
 longest pause of a program with many agents. Sixty of the second are the log of the turn."""
 POINTS = sorted(_KINDS)

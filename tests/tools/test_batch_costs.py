@@ -199,8 +199,9 @@ def test_a_policy_may_open_nurseries_and_be_cut_by_a_scope_of_its_own() -> None:
 
 
 def test_a_call_that_cannot_be_recorded_behind_a_policy_fails_the_batch_as_itself() -> None:
-    """C125: not in a group, and after the bodies that run."""
+    """C125: not in a group, and nothing starts, the call before it neither."""
     timeline, failure = Timeline(), StoreError("the log refuses")
+    ran: list[str] = []
 
     class Log(FakeLog):
         def call(self, call: ToolCallBlock) -> int:
@@ -209,7 +210,7 @@ def test_a_call_that_cannot_be_recorded_behind_a_policy_fails_the_batch_as_itsel
             return super().call(call)
 
     async def body() -> str:
-        await trio.sleep(1)
+        ran.append("a body")
         return "ok"
 
     async def main() -> None:
@@ -220,6 +221,7 @@ def test_a_call_that_cannot_be_recorded_behind_a_policy_fails_the_batch_as_itsel
 
     run(main)
     assert timeline.order("call") == ["call a"]
+    assert ran == []
 
 
 def test_who_walks_what_a_task_awaits_sees_the_policy_that_it_waits_for() -> None:

@@ -346,9 +346,10 @@ class Agents(AgentRegistry):
             return
         if self.get(parent.id) is not parent and not parent.disposed:
             raise UsageError(f"parent {parent.id!r} belongs to another engine")
-        if parent._state.held or parent._state.closing:
+        if parent._state.held or parent._state.closing or parent._state.leaving:
             raise AgentDisposed(f"parent {parent.id!r} is not running; it can own no agent")
 
+    @trio.lowlevel.enable_ki_protection
     async def _awake(self, parent: Agent | None) -> None:
         """An agent at rest has no nursery: return once *parent* has one, or is going away."""
         if parent is None or parent._nursery is not None:
@@ -357,7 +358,9 @@ class Agents(AgentRegistry):
         state.adopting += 1
         state.changed()
         try:
-            await state.wait(lambda: parent._nursery is not None or state.closing)
+            await state.wait(
+                lambda: parent._nursery is not None or state.closing or state.leaving
+            )
         finally:
             state.adopting -= 1
             state.changed()

@@ -106,6 +106,7 @@ class Lifetime:
                 agent._nursery = None
                 if over:
                     self.bound.extend()
+                    agent._state.leave()
             if over:
                 nursery.cancel_scope.cancel(reason="the agent was disposed of")
         return over
@@ -248,6 +249,7 @@ class AgentHandle:
     agent: Agent
     _life: Lifetime = field(repr=False)
 
+    @trio.lowlevel.enable_ki_protection
     def begin_disposal(self, *, keep_inbox: bool = False) -> None:
         """Cancel what runs and stop the driver; `dispose` waits for the end."""
         self.agent._check_thread()

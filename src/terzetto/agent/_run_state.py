@@ -37,7 +37,8 @@ class RunState:
     """The run controls of one agent. All methods are plain and run in the Trio thread.
 
     *held*: creation is not finished, wakes are remembered. *closing*: disposal has
-    begun, input parks. *sealed*: the write path closes, input is refused. *gone*: it is
+    begun, input parks. *leaving*: the driver has ended, nobody joins the children that are
+    left. *sealed*: the write path closes, input is refused. *gone*: it is
     over. *late_wake*: waking input came after `turn/end`. *steered*: waking input for the
     open turn is unclaimed. *step*: the scope of the stream or batch that runs. *stop*: a
     KeyboardInterrupt or SystemExit of a listener, raised by the driver once the turn is
@@ -56,6 +57,7 @@ class RunState:
     status: AgentStatus = "idle"
     held: bool = True
     closing: bool = False
+    leaving: bool = False
     sealed: bool = False
     gone: bool = False
     stop: BaseException | None = None
@@ -99,6 +101,12 @@ class RunState:
         self._waiting += (wait,)
         return wait
 
+    def leave(self) -> None:
+        """The driver has ended, however it did: nobody new joins the children that are left."""
+        self.leaving = True
+        self.changed()
+
+    @trio.lowlevel.enable_ki_protection
     def changed(self) -> None:
         """Something changed: wake those whose moment has come, who came first at first."""
         if not self._waiting:
@@ -216,16 +224,19 @@ class RunState:
             else:
                 self.session.after_append(self.inbox.clear)
 
+    @trio.lowlevel.enable_ki_protection
     def begin_closing(self, cause: CancelCause, *, keep_inbox: bool) -> None:
         """Disposal: the driver ends its turn, or stops where it waits."""
         if self.closing:
             return
         self.closing = True
-        # Who waited for the agent may leave its block before he hears what stopped it.
-        self.cancel(cause, keep_inbox=keep_inbox or self.stopped)
-        if self.flushing is not None:
-            self.flushing.cancel(reason="the agent is being disposed of")
-        self.changed()
+        try:
+            # Who waited for the agent may leave its block before he hears what stopped it.
+            self.cancel(cause, keep_inbox=keep_inbox or self.stopped)
+        finally:  # a listener of what is discarded may stop the program
+            if self.flushing is not None:
+                self.flushing.cancel(reason="the agent is being disposed of")
+            self.changed()
 
     # --- the inbox, on the record -------------------------------------------------------
 
@@ -306,6 +317,7 @@ class RunState:
         if self.status == "running":
             self.set_status("idle")
 
+    @trio.lowlevel.enable_ki_protection
     def finish_maintenance(self, activity: Activity) -> None:
         """Maintenance is over; a latched wake runs now."""
         self.activity = None

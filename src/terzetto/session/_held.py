@@ -29,14 +29,14 @@ class Held:
     """The events of one log that are in memory.
 
     *tail* is every event from seq *start* on, and grows by being appended to. Before it
-    there is what was kept. Releasing or packing costs each event once. A log is released
-    from, or it is packed: never both.
+    there is what was kept. Releasing or packing costs each event once. What was packed
+    before there was a store to read back from stays, all of it.
     """
 
     start: int = 0
     tail: list[Event] = field(factory=list)
     _kept: list[Entry] = field(factory=list)
-    _packed: bool = False
+    _packed: int = 0
 
     def __len__(self) -> int:
         """The length of the log, and not of what is in memory."""
@@ -118,8 +118,8 @@ class Held:
     def missing(self, start: int, stop: int) -> tuple[int, int] | None:
         """Where what was released of *start* to before *stop* begins and ends; None for
         nothing. Costs what is in memory of that range."""
-        stop = min(stop, self.start)
-        if start >= stop or self._packed:
+        start, stop = max(start, self._packed), min(stop, self.start)
+        if start >= stop:
             return None
         index = bisect_left(self._kept, start, key=_seq)
         last = bisect_left(self._kept, stop, index, key=_seq)
@@ -139,7 +139,7 @@ class Held:
     def pack(self, stop: int) -> None:
         """Keep what is before seq *stop*, and has settled, in less memory."""
         if gone := self._shift(stop):
-            self._packed = True
+            self._packed = self.start
             self._kept += packed(gone)
 
     def _shift(self, stop: int) -> list[Event]:

@@ -121,7 +121,7 @@ class _Run:
                 self._opened(call)
         except trio.Cancelled:
             pass  # no more is opened; what is, drains
-        if self._wave:
+        if self._wave and self.failure is None:
             self._launch(nursery)
         return self.committed < len(self.opened) and self.opened[self.committed].ready
 
