@@ -76,3 +76,8 @@ def test_a_fork_that_a_power_cut_left_half_made_is_refused_and_its_source_is_who
     assert set(done.sessions) == {"ada", "ada.f1"}
     [told] = [what for _, _, who, what in done.notes if "open -> CorruptLog" in what]
     assert "its creation was not finished" in told
+
+
+def test_a_ctrl_c_of_the_script_behind_another_ending_is_still_the_scripts() -> None:
+    """Seed 144: a body sends one while a power cut ends its life. It left as the user's own."""
+    assert simulate(144).problems == ()

@@ -172,6 +172,7 @@ class Living:
                 world.ended_by = "host cancel"  # a signal would strike somebody else
                 self.scope.cancel(reason="simulated")
             case "ctrl-c":
+                world.interrupted = True
                 signal.raise_signal(signal.SIGINT)
             case _:
                 world.cut_power(min(max(act.value, 0.0), 1.0))

@@ -104,7 +104,7 @@ class _Acting:
         if does == "raise":
             raise Planned
         if does == "ctrl-c":
-            world.ended_by = world.ended_by or "ctrl-c"
+            world.ended_by, world.interrupted = world.ended_by or "ctrl-c", True
             raise KeyboardInterrupt
         agent = world.agent(_name(value)) if does in ("cancel", "steer") else None
         if agent is None:

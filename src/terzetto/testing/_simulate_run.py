@@ -156,6 +156,7 @@ class _Playing:
         world = self.world
         world.number += 1
         world.dead, world.ended_by, world.engine = False, None, None
+        world.interrupted = False
         world.unsaved, world.left = {}, None
         world.troubled = any(trouble.does != "slow" for trouble in life.troubles)
         world.sessions, world.opened, world.handed = {}, {}, {}
@@ -169,7 +170,7 @@ class _Playing:
                 world.problem(f"7. life {world.number} hangs: {error}")
                 self.hung = True
         except BaseException as error:  # what leaves a life is judged, not raised
-            if isinstance(error, KeyboardInterrupt) and world.ended_by != "ctrl-c":
+            if isinstance(error, KeyboardInterrupt) and not world.interrupted:
                 raise  # somebody pressed Ctrl-C
             raised = error
         self._note_logs()

@@ -102,7 +102,7 @@ async def _do(world: World, run: ToolRun, effect: str, kind: str, value: str) ->
         case "exit":
             raise SystemExit(PLANNED)
         case "ctrl-c":
-            world.ended_by = world.ended_by or "ctrl-c"
+            world.ended_by, world.interrupted = world.ended_by or "ctrl-c", True
             raise KeyboardInterrupt
         case "power cut":
             if world.power_cut is not None and not world.dead:

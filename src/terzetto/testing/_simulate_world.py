@@ -93,6 +93,8 @@ class World:
     engine: Engine | None = field(default=None, init=False)
     troubled: bool = field(default=False, init=False)
     ended_by: str | None = field(default=None, init=False)
+    interrupted: bool = field(default=False, init=False)
+    """The script has sent a Ctrl-C in this life, whatever ended it first."""
     sessions: dict[SessionId, Session] = field(factory=dict, init=False)
     every: list[Session] = field(factory=list, init=False)
     handed: dict[SessionId, Session] = field(factory=dict, init=False)
