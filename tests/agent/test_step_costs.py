@@ -1,5 +1,6 @@
 """What a step costs, counted without a clock: turns of the scheduler, what it leaves in memory,
-hops to threads and syncs (C147, C149). The bounds are the counts of today."""
+hops to threads and syncs (C147, C149). The bounds are the counts of today,
+with room for what Trio's random order of tasks decides."""
 
 from __future__ import annotations
 
@@ -73,7 +74,9 @@ def test_a_step_with_a_call_takes_few_turns_of_the_scheduler() -> None:
 
 
 def test_deltas_take_one_turn_of_the_scheduler_in_fifty() -> None:
-    assert further(turns_of_the_scheduler, Load(1, 1_000), Load(1, 3_000)) <= 2 * 20
+    """Two thousand more take 40, and the order in which Trio runs its tasks decides about one
+    at each end of a turn."""
+    assert further(turns_of_the_scheduler, Load(1, 1_000), Load(1, 3_000)) <= 2 * 20 + 10
 
 
 def kept() -> tuple[int, int]:
