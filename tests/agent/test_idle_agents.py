@@ -79,11 +79,85 @@ async def test_an_agent_at_rest_has_no_nursery() -> None:
         await settled()
         assert nurseries(agent) == 1
         await child.dispose()
+        await settled()
+        assert nurseries(agent) == 0
         agent.followup("go on")
         await settled()
+        assert nurseries(agent) == 1
         agent.cancel()
         await settled()
         assert nurseries(agent) == 0
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("way", ["dispose", "block", "created"])
+def test_an_agent_rests_again_after_its_last_child(way: str, seed: int) -> None:
+    """Not before, and whatever the child ended by; and it may have children once more."""
+
+    async def run() -> None:
+        async with engine_on(talking()) as engine:
+            agent = (await engine.agents.create(**ROUTE)).agent
+            for _ in range(2):
+                first = await engine.agents.create(**ROUTE, parent=agent)
+                grandchild = await engine.agents.create(**ROUTE, parent=first.agent)
+                if way == "block":
+                    async with engine.open_agent(**ROUTE, parent=agent):
+                        await settled()
+                        await first.dispose()
+                        await settled()
+                        assert nurseries(agent) == 1
+                elif way == "dispose":
+                    await grandchild.dispose()
+                    await settled()
+                    assert nurseries(first.agent) == 0
+                    assert nurseries(agent) == 1
+                    await first.dispose()
+                else:
+                    await first.dispose()
+                    with pytest.raises(RuntimeError, match="nobody wants it"):
+                        await engine.agents.create(
+                            **ROUTE, parent=agent, setup=lambda agent: unwanted()
+                        )
+                await settled()
+                assert grandchild.agent.disposed
+                assert nurseries(agent) == 0
+                assert agent._nursery is None
+                assert (await agent.ask("go")).text == "ok"
+
+    def unwanted() -> None:
+        raise RuntimeError("nobody wants it")
+
+    play(run, seed=seed)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_stop_at_the_end_of_the_last_child_ends_its_parent(seed: int) -> None:
+    """C27: what a listener stops the program with as a resting agent's last child ends is raised
+    by that agent's nursery, and the agent is torn down like any other."""
+    gone: list[str] = []
+
+    async def run() -> None:
+        living = tasks()
+        with pytest.raises(KeyboardInterrupt, match="enough"):
+            async with engine_on(talking()) as engine:
+                parent = (await engine.agents.create(**ROUTE, session_id="p")).agent
+                child = await engine.agents.create(**ROUTE, session_id="c", parent=parent)
+                await settled()
+
+                def stop(agent: Agent) -> None:
+                    gone.append(agent.id)
+                    if agent.id == "c":
+                        raise KeyboardInterrupt("enough")
+
+                engine.scope.hooks.agent_disposed.listen(stop)
+                child.begin_disposal()
+                await trio.sleep_forever()
+        assert parent.disposed
+        assert parent._state.leaving
+        assert tasks() == living
+
+    play(run, seed=seed)
+    assert gone == ["c", "p"]
 
 
 @played

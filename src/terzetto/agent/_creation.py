@@ -302,6 +302,8 @@ class Agents(AgentRegistry):
             # Nothing is awaited from here on: who is handed over has a task that will run.
             nursery = self._owner(options.parent)
             nursery.start_soon(life.run, name=f"terzetto agent {agent_id}")
+            if options.parent is not None:
+                options.parent._state.children += 1
             life.agent._state.release()
         except BaseException:
             if life is not None:
@@ -358,9 +360,7 @@ class Agents(AgentRegistry):
         state.adopting += 1
         state.changed()
         try:
-            await state.wait(
-                lambda: parent._nursery is not None or state.closing or state.leaving
-            )
+            await state.wait(lambda: parent._nursery is not None or state.closing or state.leaving)
         finally:
             state.adopting -= 1
             state.changed()

@@ -70,7 +70,11 @@ class Lifetime:
             self._crash(error)
         finally:
             end_initiating(token)
-            await self.tear_down()
+            try:
+                await self.tear_down()
+            finally:
+                if self.agent.parent is not None:
+                    self.agent.parent._state.child_ended()
 
     async def _drive(self) -> None:
         """Rest and be awake, until it is over. A driver of somebody else's is always awake."""
@@ -101,9 +105,11 @@ class Lifetime:
                 if loop is None:
                     await self.driver.run(self.driven)
                 else:
-                    over = await self._turns(loop, nursery)
+                    over = await self._turns(loop)
             finally:
                 agent._nursery = None
+                # A child that failed as it ended takes this agent with it.
+                over = over or nursery.cancel_scope.cancel_called
                 if over:
                     self.bound.extend()
                     agent._state.leave()
@@ -111,7 +117,7 @@ class Lifetime:
                 nursery.cancel_scope.cancel(reason="the agent was disposed of")
         return over
 
-    async def _turns(self, loop: Loop, nursery: trio.Nursery) -> bool:
+    async def _turns(self, loop: Loop) -> bool:
         """Run turns for as long as there are any, or children; returns whether it is over."""
         state = self.agent._state
         while True:
@@ -119,10 +125,8 @@ class Lifetime:
                 return True
             if state.is_due():
                 await loop.drain()
-            elif state.adopting or nursery.child_tasks:
-                await state.wait(
-                    lambda: state.is_due() or not (state.adopting or nursery.child_tasks)
-                )
+            elif state.has_family:
+                await state.wait(lambda: state.is_due() or not state.has_family)
             else:
                 return False
 

@@ -44,7 +44,8 @@ class RunState:
     KeyboardInterrupt or SystemExit of a listener, raised by the driver once the turn is
     closed. *stopped*: the driver raises the host's cancel or such a stop, so pending input
     is kept however the agent's block is left. *adopting*: how many creations of children
-    need the agent's nursery, which an agent at rest has not opened.
+    need the agent's nursery, which an agent at rest has not opened. *children*: how many of
+    the tasks in that nursery have not ended.
 
     Thousands of agents may be at rest, so what only some need is made when it is needed.
     """
@@ -71,6 +72,7 @@ class RunState:
     waiters: Waiters = field(factory=Waiters)
     calls: Set[RunningCall] = frozenset()
     adopting: int = 0
+    children: int = 0
     _held_wake: bool = False
     _splicing: int = 0
     _doomed: Set[MessageId] = frozenset()
@@ -106,6 +108,11 @@ class RunState:
         self.leaving = True
         self.changed()
 
+    def child_ended(self) -> None:
+        """The last act of a child's task."""
+        self.children -= 1
+        self.changed()
+
     @trio.lowlevel.enable_ki_protection
     def changed(self) -> None:
         """Something changed: wake those whose moment has come, who came first at first."""
@@ -128,6 +135,11 @@ class RunState:
     def is_wanted(self) -> bool:
         """Whether an agent at rest has to be awake."""
         return self.adopting > 0 or self.is_due()
+
+    @property
+    def has_family(self) -> bool:
+        """Whether a child lives or is being made."""
+        return self.adopting > 0 or self.children > 0
 
     def is_over(self) -> bool:
         """Whether nothing is left for the driver to do, ever."""
