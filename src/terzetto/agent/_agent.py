@@ -300,8 +300,9 @@ class Agent:
 
         A barrier for a program that tells others: what was read from the log before this call
         is not lost by a crash after it. Raises `StoreError`; `health` says so, too, until a
-        flush succeeds. Without a store there is nothing to wait for. Cancellation: a write
-        that has begun is finished first.
+        flush succeeds. Of an agent that is being disposed of it waits for the last write, and
+        says afterwards whether that saved everything. Without a store there is nothing to wait
+        for. Cancellation: a write that has begun is finished first.
         """
         self._check_thread()
         await trio.lowlevel.checkpoint()

@@ -50,6 +50,7 @@ class Saving:
     _task: trio.CancelScope | None = field(default=None, init=False)
     _again: bool = field(default=False, init=False)
     _closing: bool = field(default=False, init=False)
+    _closed: bool = field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
         self.level = self.session.header.durability
@@ -140,20 +141,26 @@ class Saving:
     async def flush(self) -> None:
         """Return once everything in the log is durable, as far as the store promises.
 
-        Raises `StoreError`, whatever the store failed with.
+        Raises `StoreError`, whatever the store failed with. The last write is `close`'s: from
+        there on this waits for it.
         """
-        self._flushing += 1
-        self._listening += 1
-        try:
-            await self._flush()
-        except (StoreError, UsageError):
-            self._told = True
-            raise
-        finally:
-            self._flushing -= 1
-            self._listening -= 1
-            self._flush_ended()
-            self._go_on()
+        wanted = self.session.place.next_seq - 1
+        if not self._closing:
+            self._flushing += 1
+            self._listening += 1
+            try:
+                await self._flush()
+                return
+            except (StoreError, UsageError) as error:
+                self._told = True
+                if not self._closing or isinstance(error, StoreError):
+                    raise  # otherwise `close` took the handle away meanwhile
+            finally:
+                self._flushing -= 1
+                self._listening -= 1
+                self._flush_ended()
+                self._go_on()
+        await self._last_write(wanted)
 
     @property
     def waits(self) -> bool:
@@ -264,8 +271,25 @@ class Saving:
                 self._task.cancel(reason="the session is being closed")
                 await self._next_end()
         finally:
-            if self.handle is not None:
-                await self.handle.close()
+            try:
+                if self.handle is not None:
+                    await self.handle.close()
+            finally:
+                self._closed = True
+                self._flush_ended()
+
+    async def _last_write(self, wanted: int) -> None:
+        """Return once `close` has ended. Raises `StoreError` unless *wanted* is durable then."""
+        if self.handle is None:
+            return
+        while not self._closed:
+            await self._next_end()
+        durable = self.session.durable_seq
+        if durable < wanted:
+            raise StoreError(
+                f"session {self.session.id!r} was closed before events {durable + 1} to {wanted} "
+                "were saved; they are in memory, so read them from `session.events` while you can"
+            )
 
 
 def store_failure(error: Exception) -> Failure:

@@ -13,6 +13,7 @@ from ..vocabulary import Durability
 from ._disk import Latency, SimulatedDisk
 from ._life import Scenario
 from ._recording import Answers, MakeAdapter
+from ._scenarios_turns import nursery_of_the_host
 from ._stage import Stage
 
 
@@ -59,18 +60,26 @@ async def each(stage: Stage) -> None:
 
 
 async def behind(stage: Stage) -> None:
-    """A disk that is too far behind, a barrier, and an agent that is left while it is saved."""
+    """A disk that is too far behind, a barrier, and one as the agent is left to be saved."""
     _on_a_slow_disk(stage)
     async with (
         stage.open_engine(_tools(), durability="lazy") as engine,
+        nursery_of_the_host() as nursery,
         stage.open_agent(engine) as agent,
     ):
+
+        async def late_barrier() -> None:
+            await trio.sleep(0.35)  # of the 0.3 before the end, and 0.1 that closing takes
+            with suppress(StoreError):
+                await agent.flush()
+
         agent._saving._backlog.most_events = 3
         stage.send("followup", "talk")
         await agent.wait_idle()
         with suppress(StoreError):
             await agent.flush()
         stage.send("inject", "a note that nobody waits for")
+        nursery.start_soon(late_barrier)
         await trio.sleep(0.3)
 
 
