@@ -26,9 +26,11 @@ from terzetto import (
     UserMessage,
     tool,
 )
+from terzetto.agent import _past
 from terzetto.llm.scripted import ScriptedModel, answer, call
 from terzetto.session import fork_point, replay, unfinished_seed
 from terzetto.session._codec import encode_request
+from terzetto.stores._memory import MemoryReader
 from terzetto.testing import Stage, explore
 from terzetto.vocabulary import (
     AgentDisposed,
@@ -475,6 +477,35 @@ async def test_each_refusal_has_its_code_and_leaves_nothing() -> None:
             assert engine.agents.list() == [source]
             assert [header.id for header in await store.list()] == ["a", "stored"]
             assert not engine.agents.taken(SessionId("stored"))
+
+
+@pytest.mark.parametrize("gives", ["the same page again", "more than was asked for", "None"])
+def test_a_stored_source_with_a_store_that_pages_wrongly_is_refused(
+    gives: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C154 C23: it is not asked for ever, and nothing is left of the fork."""
+
+    @played
+    async def run() -> None:
+        store = MemoryStore()
+        async with engine_on(talking(), store=store) as engine:
+            async with engine.open_agent(**ROUTE, session_id="a") as source:
+                await source.ask("one")
+            _, events = await store.read("a")
+            monkeypatch.setattr(_past, "PAGE", 3)
+
+            async def read(self: object, start: int, stop: int | None) -> Any:
+                await trio.lowlevel.checkpoint()
+                whole_log = gives.startswith("more")
+                return None if gives == "None" else events if whole_log else events[:3]
+
+            monkeypatch.setattr(MemoryReader, "_stored", read)
+            with pytest.raises(StoreError, match=r"'a': reading events \d to \d back failed"):
+                await engine.agents.fork("a", session_id="b")
+            assert engine.agents.list() == []
+            assert [header.id for header in await store.list()] == ["a"]
+
+    run()
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 import trio
@@ -433,7 +434,7 @@ async def test_a_store_that_cannot_read_back_tells_the_reader_and_nobody_else(
     assert [(await follower.__anext__()).seq for _ in range(5)] == [2, 3, 4, 5, 6]
 
 
-@pytest.mark.parametrize("loss", ["fewer", "others", "none"])
+@pytest.mark.parametrize("loss", ["fewer", "others"])
 async def test_a_store_that_gives_other_events_is_not_believed(loss: str) -> None:
     shelf = Shelf()
     session = shelf.session()
@@ -442,13 +443,64 @@ async def test_a_store_that_gives_other_events_is_not_believed(loss: str) -> Non
     match loss:
         case "fewer":
             del shelf.events[5:]
-        case "others":
-            shelf.events[4], shelf.events[5] = shelf.events[5], shelf.events[4]
         case _:
-            shelf.events.clear()
+            shelf.events[4], shelf.events[5] = shelf.events[5], shelf.events[4]
     with pytest.raises(StoreError, match="the store has other events than it was given"):
         await session.read(2, 8)
     with pytest.raises(StoreError, match="other events"):
+        await session.follow(4).__anext__()
+
+
+@pytest.mark.parametrize("durable", [False, True])
+@pytest.mark.parametrize(
+    ("gives", "told"),
+    [
+        ([], "the store gives none of them, although it says that it has them"),
+        ((), "the store gives none of them"),
+        (None, r"expected a list of events from the store's read\(\), got NoneType"),
+        ([None], r"got list with \['NoneType'\] in it"),
+        (7, "got int"),
+    ],
+    ids=["nothing", "an empty tuple", "None", "a list of None", "a number"],
+)
+async def test_a_store_without_what_it_says_it_has_is_no_endless_loop(
+    gives: object, told: str, durable: bool
+) -> None:
+    """Whoever follows or reads is told, at once and each time; when the store is whole again,
+    the follower goes on where it was."""
+    shelf = Shelf()
+    session = shelf.session()
+    said(session, 10)
+    shelf.flush(session)
+    whole_again = session.reader
+
+    async def nothing(start: int, stop: int) -> Any:
+        await trio.lowlevel.checkpoint()
+        return gives
+
+    session.reader = nothing
+    follower = session.follow(4, durable=durable)
+    for _ in range(3):
+        with pytest.raises(StoreError, match="reading events 4 to 7 back failed: .*" + told):
+            await follower.__anext__()
+    with pytest.raises(StoreError, match=told):
+        await session.read()
+    session.reader = whole_again
+    assert [(await follower.__anext__()).seq for _ in range(3)] == [4, 5, 6]
+
+
+async def test_a_page_without_events_is_no_endless_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is between the follower and the store."""
+    shelf = Shelf()
+    session = shelf.session()
+    said(session, 10)
+    shelf.flush(session)
+
+    async def empty(session: Session, start: int, stop: int) -> list[Event]:
+        return []
+
+    monkeypatch.setattr(_reading, "page", empty)
+    with pytest.raises(StoreError, match="gives none of them"):
         await session.follow(4).__anext__()
 
 

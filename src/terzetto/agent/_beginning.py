@@ -74,7 +74,7 @@ async def inherited(
         attach(session, handle)
         for start in range(0, length, PAGE):
             stop = min(start + PAGE, length)
-            events = checked(session, await read(start, stop), start, stop)
+            events = checked(session.id, await read(start, stop), start, stop)
             replay(session, events)
             for event in events:
                 session.sink(event)
@@ -116,7 +116,7 @@ async def restored(session: Session, handle: WriteHandle) -> None:
     attach(session, handle)
     for start in range(0, length, PAGE):
         stop = min(start + PAGE, length)
-        replay(session, checked(session, await handle.read(start, stop), start, stop))
+        replay(session, checked(session.id, await handle.read(start, stop), start, stop))
     _repair(session)
 
 

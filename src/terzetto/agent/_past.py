@@ -13,7 +13,7 @@ from typing import Self
 import trio
 from attrs import define, field
 
-from ..session import PAGE, ForkSearch
+from ..session import PAGE, ForkSearch, checked
 from ..stores import ReadHandle, Store
 from ..vocabulary import Event, ForkError, ModelSelection, SessionHeader, SessionNotFound
 from ._agent import Agent
@@ -58,7 +58,9 @@ class Past:
         length = 0
         while True:
             page = await self.read(length, length + PAGE)
-            for event in page:
+            # A store that gives the same page again and again would be asked for ever.
+            count = min(len(page), PAGE) if isinstance(page, list) else PAGE
+            for event in checked(self.header.id, page, length, length + count):
                 search.take(event)
             length += len(page)
             if len(page) < PAGE:

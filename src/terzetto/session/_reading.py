@@ -53,17 +53,26 @@ async def _fetched(session: Session, start: int, stop: int) -> list[Event]:
         raise
     except Exception as error:  # a store: somebody else's code
         raise StoreError(f"{what} failed: {chain_text(error)}") from error
-    return checked(session, events, start, stop)
+    return checked(session.id, events, start, stop)
 
 
-def checked(session: Session, events: list[Event], start: int, stop: int) -> list[Event]:
+def checked(session_id: str, events: list[Event], start: int, stop: int) -> list[Event]:
     """*events*, if they are those that a store was asked for. Raises `StoreError`."""
-    if [event.seq for event in events] != list(range(start, stop)):
-        raise StoreError(
-            f"session {session.id!r}: reading events {start} to {stop - 1} back failed: "
-            "the store has other events than it was given"
-        )
-    return events
+    try:
+        seqs = [event.seq for event in events]
+    except (AttributeError, TypeError):  # a store: somebody else's code
+        wrong = f"expected a list of events from the store's read(), got {type(events).__name__}"
+        if isinstance(events, (list, tuple)):
+            wrong += f" with {sorted({type(event).__name__ for event in events})} in it"
+    else:
+        if seqs == list(range(start, stop)):
+            return events
+        wrong = "the store has other events than it was given"
+        if not seqs:
+            wrong = "the store gives none of them, although it says that it has them"
+    raise StoreError(
+        f"session {session_id!r}: reading events {start} to {stop - 1} back failed: {wrong}"
+    )
 
 
 @define(eq=False)
@@ -94,7 +103,8 @@ class Follower:
                     self._next += 1
                     return event
                 # Somebody else may go on with this follower meanwhile: look again.
-                self._page = await page(session, self._next, min(self._next + PAGE, end))
+                start, stop = self._next, min(self._next + PAGE, end)
+                self._page = checked(session.id, await page(session, start, stop), start, stop)
             elif not session.attached:
                 raise StopAsyncIteration
             else:
