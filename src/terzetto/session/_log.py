@@ -46,6 +46,7 @@ from ._order import Place
 from ._reading import PAGE, Follower, Reader, check_seq, page
 from ._replacing import planned
 from ._surface import FOLDED, Folds, Messages, Surface
+from ._usual import USUAL
 
 RESERVED = (
     "turn/",
@@ -195,22 +196,25 @@ class Session:
     def _take(self, event: Event, sink: Callable[[Event], None]) -> None:
         """Judge, hand to the store's buffer, fold. A refusal anywhere changes nothing."""
         place, data = self.place, event.data
-        kind = type(data)
-        if (
-            type(data) is AssistantChunk  # most events, and all there is to be judged of them
-            and event.seq == place.next_seq
-            and place.takes_chunk(data)
-            and event.surface_op is None
-            and event.sources is None
-            and not self.pending.claiming
-        ):
-            if sink is not _no_sink:
-                sink(event)
-            place.move_chunk(event, data.chunk)
-            self.held.tail.append(event)
-            if place.unsettled != self._open_attempt:
-                self._attempt_moved()
-            return
+        if event.seq != place.next_seq or self.pending.claiming:
+            self._take_by_the_tables(event, sink)
+        elif type(data) is AssistantChunk:  # most events, and this is all to be judged of them
+            if place.takes_chunk(data) and event.surface_op is None and event.sources is None:
+                if sink is not _no_sink:
+                    sink(event)
+                place.move_chunk(event, data.chunk)
+            else:
+                self._take_by_the_tables(event, sink)
+        else:
+            take = USUAL.get(type(data))
+            if take is None or not take(place, self.surface, event, data, sink):
+                self._take_by_the_tables(event, sink)
+        self.held.tail.append(event)
+        if place.unsettled != self._open_attempt:
+            self._attempt_moved()
+
+    def _take_by_the_tables(self, event: Event, sink: Callable[[Event], None]) -> None:
+        place, kind = self.place, type(event.data)
         place.judge(event)
         if event.surface_op is not None or event.sources or kind in _SURFACE:
             self.surface.judge(event)
@@ -218,18 +222,14 @@ class Session:
             self.pending.judge(event)
         sink(event)
         place.move(event)
-        if kind is not AssistantChunk:  # of most events only the place takes note
-            if event.surface_op is not None:
-                self.surface.move(event)
-            if kind in FOLDED:
-                self.folds.move(event)
-            if kind in COMPACTED:
-                self.compaction.move(event)
+        if event.surface_op is not None:
+            self.surface.move(event)
+        if kind in FOLDED:
+            self.folds.move(event)
+        if kind in COMPACTED:
+            self.compaction.move(event)
         if kind in SPLICED or self.pending.claiming:
             self.pending.move(event, place.open_turn is not None)
-        self.held.tail.append(event)
-        if place.unsettled != self._open_attempt:
-            self._attempt_moved()
 
     def _attempt_moved(self) -> None:
         """An attempt began, or the one before is settled: what it streamed may leave."""

@@ -38,6 +38,7 @@ from ..vocabulary import (
     UserMessage,
     texts,
 )
+from ..vocabulary._opening import opened
 from ..vocabulary._seqs import bounds
 from ._few import appended
 
@@ -90,6 +91,9 @@ class Node:
     @property
     def message(self) -> Message:
         return self.data.message
+
+
+_OpenNode = opened(Node)
 
 
 def is_snapshot(message: Message) -> bool:
@@ -172,10 +176,10 @@ class Surface:
         op, data = event.surface_op, event.data
         if op is None:
             return
-        node = Node(event.seq, data)  # type: ignore[arg-type]  # `judge` has looked
         if type(op) is Append:
-            self._push(node)
+            self.push(event.seq, data)  # type: ignore[arg-type]  # `judge` has looked
             return
+        node = Node(event.seq, data)  # type: ignore[arg-type]
         assert isinstance(op, Replace)
         first, last = self._positions[op.start], self._positions[op.end]
         self.generation += 1
@@ -207,6 +211,14 @@ class Surface:
         else:
             empty.insert(before, position)
         self.nodes, self._messages, self._empty = nodes, messages, empty
+
+    def push(self, seq: int, data: SurfaceData) -> None:
+        """The node of event *seq* comes to the end."""
+        node = _OpenNode()
+        node.seq = seq
+        node.data = data
+        node.__class__ = Node
+        self._push(node)
 
     def _push(self, node: Node) -> None:
         self._positions[node.seq] = len(self.nodes)
