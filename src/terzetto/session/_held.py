@@ -142,6 +142,12 @@ class Held:
             self._packed = self.start
             self._kept += packed(gone)
 
+    def keep(self, stop: int) -> None:
+        """Keep what is before seq *stop*, and has settled, as it is: nothing of it is a run."""
+        if gone := self._shift(stop):
+            self._packed = self.start
+            self._kept += gone
+
     def _shift(self, stop: int) -> list[Event]:
         """Take what is before seq *stop* off the tail; nothing, if it would cost more to
         shift the rest than it frees: the next time."""

@@ -64,7 +64,7 @@ RESERVED = (
     "model/",
 )
 _FEW = 1024
-"""Settled events of short attempts that may wait for each other before they are packed."""
+"""Settled events of short attempts that a long one after them may find to be looked through."""
 _SURFACE = frozenset(SURFACE_TYPES)
 _OpenEvent = opened(Event)
 
@@ -238,10 +238,10 @@ class Session:
         settled = self._settled = self.place.next_seq if opened is None else opened
         if self.reader is not None:
             self.release()
-        elif (before is not None and settled - before > LEAST) or (
-            settled - self.held.start > _FEW  # many short ones: together, for they cost little
-        ):
+        elif before is not None and settled - before > LEAST:
             self.held.pack(settled)
+        elif settled - self.held.start > _FEW:  # too short for a run, all of them
+            self.held.keep(settled)
 
     def release(self) -> None:
         """Let go of the chunks of settled attempts that the store has. A session without a
