@@ -135,6 +135,74 @@ def test_any_bytes_give_what_the_long_way_gives(
     )
 
 
+PLAIN = st.builds(
+    lambda delta, ascii: (
+        b"data: " + json.dumps(event(delta), ensure_ascii=ascii).encode("utf-8") + b"\n\n"
+    ),
+    st.fixed_dictionaries(
+        {"content": st.sampled_from(["", "a", "}\n\ndata: {", "\n{", "é", "\u2028", "🎻", "{}"])},
+        optional={
+            "reasoning_content": st.sampled_from(["", None, "hm"]),
+            "reasoning": st.sampled_from([None, "so"]),
+        },
+    ),
+    st.booleans(),
+)
+SLY = st.sampled_from(
+    [
+        b'data: {"choices":[{"delta":{"content":"x"}}]}{"choices":[{"delta":{}}]}\n\n',
+        b'data: {"choices":[{"delta":{"content":"x"}}]} {"choices":[{"delta":{}}]}\n\n',
+        b'data: {"choices":[{"delta":{"content":"a}\n\n',
+        b'data: {"}}]}\n\n',
+        b'data: {"choices":[{"delta":{"content":"x"}}\n\n',
+        b'data: {"choices":[{"delta":{"content":"\\ud83d"}}]}\n\n',
+        b'data: {"choices":[{"delta":{"content":"\\ude00"}}]}\n\n',
+        b'data: {"choices":[{"delta":{"content":"a}\n',
+        b'data: {"choices":[{"delta":{"content":"x"}}]}\ndata: {}\n\n',
+        b'data: {"choices":[{"delta":{"content":"x"},"finish_reason":"stop"}]}\n\n',
+        b'data: {"error":{"message":"busy"}}\n\n',
+        b"data: {}\n\n",
+        b'id: {"a":"}\n\n',
+        b": {}\n\n",
+        b"data: [DONE]\n\n",
+        b'data: {"choices":[{"delta":{"content":"\xf0\x9f"}}]}\n\n',
+    ]
+)
+
+
+@given(st.lists(st.one_of(*[PLAIN] * 5, SLY), max_size=14), st.data())
+def test_events_that_come_together_give_what_the_long_way_gives(
+    events: list[bytes], data: st.DataObject
+) -> None:
+    """In pieces of several whole events, with and without some that are not what they seem."""
+    sizes = data.draw(st.lists(st.integers(1, 9), min_size=len(events), max_size=len(events)))
+    pieces, rest = [b": first\n\n"], events
+    for size in sizes:
+        pieces, rest = [*pieces, b"".join(rest[:size])], rest[size:]
+    expected, chat = the_long_way(b"".join(pieces), 100_000)
+    found, short = streamed(pieces, 100_000)
+    assert found == expected
+    assert (short.events, short._characters, short._answer_id, short._substance) == (
+        chat.events,
+        chat._characters,
+        chat._answer_id,
+        chat._substance,
+    )
+
+
+def test_plain_events_that_come_together_are_read_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the test above would compare the single way with itself."""
+    stream = ChatStream()
+    stream.feed(b": first\n\n")
+    monkeypatch.delattr(ChatStream, "_event")
+    texts = ["one", "", "}\n\ndata: {", "🎻", " "]
+    lines = [b"data: " + json.dumps(event({"content": text})).encode() + b"\n\n" for text in texts]
+    chunks = stream.feed(b"".join(lines) + b"data: {")
+    made = [chunk.text for chunk in chunks if isinstance(chunk, TextDelta)]
+    assert made == [text for text in texts if text]
+    assert (stream.chat.events, stream._rest) == (len(texts), b"data: {")
+
+
 @pytest.mark.parametrize("text", ["", " ", "plain", "é \u2028", "🎻", "\n\n"])
 @pytest.mark.parametrize("field", ["content", "reasoning_content"])
 def test_plain_text_goes_the_short_way(

@@ -15,8 +15,9 @@ from hypothesis import given, settings, strategies as st
 from hypothesis.strategies import SearchStrategy
 from tests.strategies import chunks
 
-from terzetto.llm import ModelRuntime, PreparedCall, failure_of
+from terzetto.llm import ModelRuntime, PreparedCall, failure_of, more
 from terzetto.llm._runtime import GuardedStream
+from terzetto.llm._together import Grouped
 from terzetto.llm.scripted import ScriptedModel, answer
 from terzetto.vocabulary import (
     CallConfig,
@@ -56,13 +57,15 @@ class Stream:
     entered: int = 0
     left: int = 0
     asked: int = 0
+    size: int = 0
+    """Chunks that come together, at most; 0 for an iterator that knows of no groups."""
 
-    async def __aenter__(self) -> Stream:
+    async def __aenter__(self) -> AsyncIterator[StreamChunk]:
         await trio.lowlevel.checkpoint()
         if self.enter is not None:
             raise self.enter
         self.entered += 1
-        return self
+        return InGroups(self) if self.size else self
 
     async def __aexit__(
         self,
@@ -89,6 +92,27 @@ class Stream:
         return step
 
 
+class InGroups(Grouped):
+    """A group ends where something is raised, and with a failure."""
+
+    def __init__(self, stream: Stream) -> None:
+        super().__init__()
+        self._stream = stream
+
+    async def _more(self) -> list[StreamChunk]:
+        group: list[StreamChunk] = []
+        steps = self._stream.steps
+        while len(group) < self._stream.size:
+            if group and (not steps or isinstance(steps[0], BaseException)):
+                break
+            if (chunk := await anext(self._stream, None)) is None:
+                break
+            group.append(chunk)
+            if isinstance(chunk, Finish) and not is_complete(chunk.reason):
+                break
+        return group
+
+
 @define(eq=False)
 class Call:
     """A prepared call of *stream*, or one that cannot even be opened."""
@@ -109,13 +133,18 @@ def guarded(stream: Any, opening: BaseException | None = None) -> GuardedStream:
     return GuardedStream(cast(PreparedCall, Call(stream, opening)), REQUEST)
 
 
-async def read(stream: GuardedStream) -> list[StreamChunk]:
+async def read(stream: GuardedStream, together: bool = False) -> list[StreamChunk]:
     """Everything it gives; asks on after the end, as a careless consumer does."""
     found: list[StreamChunk] = []
     async with stream as opened:
-        async for chunk in opened:
-            found.append(chunk)
+        if together:
+            while several := await more(opened):
+                found += several
+        else:
+            async for chunk in opened:
+                found.append(chunk)
         for _ in range(2):
+            assert await more(opened) == ()
             with pytest.raises(StopAsyncIteration):
                 await opened.__anext__()
     return found
@@ -176,9 +205,9 @@ def streams() -> SearchStrategy[Stream]:
 
 
 @settings(max_examples=150)
-@given(streams(), st.none() | errors())
+@given(streams(), st.none() | errors(), st.booleans(), st.integers(0, 4))
 def test_exactly_one_terminal_form_reaches_the_consumer(
-    stream: Stream, opening: Exception | None
+    stream: Stream, opening: Exception | None, together: bool, size: int
 ) -> None:
     """C109: every chunk before the first failure, then that failure as the last chunk."""
     plan, enter = list(stream.steps), opening or stream.enter
@@ -191,7 +220,8 @@ def test_exactly_one_terminal_form_reaches_the_consumer(
         wanted.append(step)
         if isinstance(step, Finish) and not is_complete(step.reason):
             break
-    found = trio.run(read, guarded(stream, opening))
+    stream.size = size
+    found = trio.run(read, guarded(stream, opening), together)
     assert found[: len(wanted)] == wanted
     if error is None:
         assert len(found) == len(wanted)

@@ -114,6 +114,7 @@ def test_a_packed_log_is_read_like_a_list(events: list[Event], data: st.DataObje
     start = data.draw(st.integers(0, len(events)))
     stop = data.draw(st.integers(0, len(events)))
     assert held.between(start, stop) == events[start:stop]
+    assert held.whole(start) == [event for event in singly if event.seq >= start]
     assert held.missing(0, len(events)) is None
 
 

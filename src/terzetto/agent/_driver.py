@@ -299,7 +299,7 @@ class _Loop:
         waiters = self.state.waiters.of_turn(number)
         if not waiters:
             return
-        events = self.session.events[first:]
+        events = self.session.held.whole(first)  # deltas tell nothing that their answer does not
         consumed = [i for i in self._consumed or () if i not in self.session.pending]
         turn = summarize(number, cut.ending, events, consumed)
         for waiter in waiters:

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Awaitable
 import trio
 from attrs import define, field, frozen
 
-from ..llm import ChunkStream, PreparedCall, StreamCall
+from ..llm import ChunkStream, PreparedCall, StreamCall, more
 from ..session import AgentView, Closing, Session, anchor_draft, answer_draft, closers
 from ..tools import RunningCall, ToolBatch, ToolPipeline
 from ..vocabulary import (
@@ -237,21 +237,26 @@ class StepRunner:
     ) -> Failure | None:
         """Append *chunks* as they come, until they end, or with what the attempt failed of."""
         session, saving = self.session, self.saving
-        async for chunk in chunks:
+        coming = aiter(chunks)
+        while found := await more(coming):
             # What arrives after the cancel was not delivered.
             await trio.lowlevel.checkpoint_if_cancelled()
-            event = session.append(assistant_chunk(turn, step, chunk))
-            if event.seq >= saving.look_at and saving.must_catch_up:
-                await saving.catch_up()
-            if type(chunk) is Finish and not is_complete(chunk.reason):
-                assert isinstance(chunk.reason, (ErrorFinish, AbortedFinish))
-                return chunk.reason.failure
-            self._unparked += 1
-            if self._unparked >= FAIR_AFTER:
-                self._unparked = 0
-                await trio.lowlevel.checkpoint()
-            else:
-                await trio.lowlevel.checkpoint_if_cancelled()
+            for chunk in found:
+                # Without a wait, only who is told of a chunk can cancel before the next.
+                told = bool(session.observers)
+                event = session.append(assistant_chunk(turn, step, chunk))
+                if event.seq >= saving.look_at and saving.must_catch_up:
+                    await saving.catch_up()
+                    told = True
+                if type(chunk) is Finish and not is_complete(chunk.reason):
+                    assert isinstance(chunk.reason, (ErrorFinish, AbortedFinish))
+                    return chunk.reason.failure
+                self._unparked += 1
+                if self._unparked >= FAIR_AFTER:
+                    self._unparked = 0
+                    await trio.lowlevel.checkpoint()
+                elif told:
+                    await trio.lowlevel.checkpoint_if_cancelled()
         return None
 
     async def _retries(

@@ -110,17 +110,51 @@ class ChatStream:
             if end < 2 or not self._sse.between:
                 return
             data = data[end:]
-        *events, rest = data.split(b"\n\n")
-        if not events:
+        end = data.rfind(b"\n\n")
+        if end < 0:
             # Held in pieces by the decoder, which joins them once; we would join them each time.
-            self._framed(rest, out)
+            self._framed(data, out)
             return
-        for event in events:
-            if self.chat.ended:
-                return
-            if not (event.startswith(b"data:") and b"\n" not in event and self._said(event, out)):
-                self._framed(event + b"\n\n", out)
-        self._rest = rest
+        if not self._all_said(data[:end], out):
+            for event in data[:end].split(b"\n\n"):
+                if self.chat.ended:
+                    return
+                self._event(event, out)
+        self._rest = data[end + 2 :]
+
+    def _event(self, event: bytes, out: list[StreamChunk]) -> None:
+        if not (event.startswith(b"data:") and b"\n" not in event and self._said(event, out)):
+            self._framed(event + b"\n\n", out)
+
+    def _all_said(self, events: bytes, out: list[StreamChunk]) -> bool:
+        """Take *events*, if there are several and each is a `_Plain`: whether they were."""
+        between = events.count(b"}\n\ndata: {")
+        if not (
+            between
+            and not self.chat.ended
+            and self._tries
+            and events.count(b"\n") == 2 * between
+            and events.startswith(b"data: {")
+            and events.endswith(b"}")
+        ):
+            return False
+        # A line feed is never part of a text, and no value goes on with a brace after one. So
+        # each line is a value or several, and as many values as lines are one on each.
+        try:
+            plains = _PLAIN.decode_lines(events[6:].replace(b"\n\ndata: {", b"\n{"))
+        except _NOT_PLAIN:
+            return False  # singly it is found out which is not, and that is counted
+        if len(plains) != between + 1:
+            return False
+        self._tries = _TRIES
+        for at, plain in enumerate(plains):
+            if not self._take(plain, out):
+                for event in events.split(b"\n\n")[at:]:
+                    if self.chat.ended:
+                        break
+                    self._event(event, out)
+                break
+        return True
 
     def _said(self, line: bytes, out: list[StreamChunk]) -> bool:
         """Take *line* if it is a `_Plain`: whether it was."""
@@ -131,15 +165,21 @@ class ChatStream:
         except _NOT_PLAIN:
             self._tries -= 1
             return False
-        delta = plain.choices[0].delta
-        thought, text = delta.reasoning_content or delta.reasoning, delta.content
-        if thought and text:
+        if not self._take(plain, out):
             return False
         self._tries = _TRIES
-        if thought:
-            self.chat.write("reasoning", thought, plain.id or "", out)
+        return True
+
+    def _take(self, plain: _Plain, out: list[StreamChunk]) -> bool:
+        """Say what *plain* says: whether it was; not if it says two things at once."""
+        delta = plain.choices[0].delta
+        thought, text = delta.reasoning_content or delta.reasoning, delta.content
+        if not thought:
+            self.chat.write("text", text or "", plain.id, out)
+        elif text:
+            return False
         else:
-            self.chat.write("text", text or "", plain.id or "", out)
+            self.chat.write("reasoning", thought, plain.id, out)
         return True
 
     def _framed(self, data: bytes, out: list[StreamChunk]) -> None:

@@ -41,6 +41,7 @@ from ..vocabulary import (
     UsageChunk,
     clean_text,
 )
+from ..vocabulary._opening import opened
 from . import _failures as failures
 from ._openai_fields import (
     UNREADABLE,
@@ -56,6 +57,8 @@ from ._openai_fields import (
 )
 
 DONE = "[DONE]"
+
+_OpenText, _OpenReasoning = opened(TextDelta), opened(ReasoningDelta)
 
 _FAILED_REASONS = {
     "content_filter": failures.CONTENT_FILTER,
@@ -141,27 +144,32 @@ class ChatDecoder:
         return self._chunk(payload)
 
     def write(
-        self, kind: Literal["text", "reasoning"], text: str, answer_id: str, out: list[StreamChunk]
+        self,
+        kind: Literal["text", "reasoning"],
+        text: str,
+        answer_id: str | None,
+        out: list[StreamChunk],
     ) -> None:
         """One event that says *text* and nothing else: what `feed` does with its payload.
 
         *text* may be empty, and has no halves of surrogate pairs.
         """
         self.events += 1
-        self._answer_id = self._answer_id or answer_id
+        if not self._answer_id:
+            self._answer_id = answer_id or ""
         block = self._prose
         if block is None or block.kind != kind or block.held:
             self._write(kind, text, out)
         elif text:
-            delta = (
-                TextDelta(block.index, text)
-                if kind == "text"
-                else ReasoningDelta(block.index, text)
-            )
+            made = _OpenText() if kind == "text" else _OpenReasoning()
+            made.index = block.index
+            made.text = text
+            made.__class__ = TextDelta if kind == "text" else ReasoningDelta
             block.parts.append(text)
             self._characters += len(text)
-            self._substance = self._substance or not text.isspace()
-            out.append(delta)
+            if not self._substance:
+                self._substance = not text.isspace()
+            out.append(made)
 
     def finish(self) -> list[StreamChunk]:
         """The chunks that the end of the bytes gives."""

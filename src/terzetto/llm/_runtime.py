@@ -7,7 +7,7 @@ the ``stream`` hook and consumers raise stays thrown.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 
@@ -34,6 +34,7 @@ from ..vocabulary import (
     texts,
 )
 from ._adapter import Adapter, ChunkStream, PreparedCall
+from ._together import Together, more
 
 logger = logging.getLogger("terzetto")
 
@@ -164,7 +165,7 @@ class FailedStream(AbstractAsyncContextManager[AsyncIterator[StreamChunk]]):
         return self._chunks.pop()
 
 
-class GuardedStream(AbstractAsyncContextManager[AsyncIterator[StreamChunk]]):
+class GuardedStream(Together, AbstractAsyncContextManager[AsyncIterator[StreamChunk]]):
     """An adapter's stream: its exceptions become the last chunk, and nothing follows one.
 
     `trio.Cancelled` and KeyboardInterrupt go through. What closing the stream raises is
@@ -205,6 +206,23 @@ class GuardedStream(AbstractAsyncContextManager[AsyncIterator[StreamChunk]]):
             else:
                 self._ended = isinstance(chunk, Finish) and not is_complete(chunk.reason)
                 return chunk
+        return self._failed()
+
+    async def together(self) -> Sequence[StreamChunk]:
+        if self._ended:
+            return ()
+        if self._chunks is None or self._failure is not None:
+            return (self._failed(),)
+        try:
+            found = await more(self._chunks)
+        except BaseException as error:  # an adapter stream: somebody else's code
+            self._failure = _adapter_failure(error)
+            return (self._failed(),)
+        last = found[-1] if found else None
+        self._ended = last is None or (isinstance(last, Finish) and not is_complete(last.reason))
+        return found
+
+    def _failed(self) -> Finish:
         self._ended = True
         return Finish(ErrorFinish(self._failure or Failure(message="the stream failed")))
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncIterator, Collection, Mapping
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, ClassVar, Self, TypedDict, Unpack
 from urllib.parse import urlsplit
 
@@ -39,6 +39,7 @@ from ._http import HttpAnswer, HttpClient, HttpLimits
 from ._openai_bytes import ChatStream
 from ._openai_decode import ChatDecoder
 from ._openai_wire import RESERVED_OPTIONS, LimitField, encode_request
+from ._together import Grouped
 
 OPENAI_URL = "https://api.openai.com/v1"
 _TRAILER_SECONDS = 5.0
@@ -248,33 +249,53 @@ class OpenAIChat:
                         secrets=self._secrets,
                     )
                 )
-            stream = ChatStream(ChatDecoder(self._secrets))
-            async with aclosing(_chunks(answer, stream)) as chunks:
+            chunks = _Chunks(answer, ChatStream(ChatDecoder(self._secrets)))
+            try:
                 yield chunks
+            finally:
+                chunks.leave()
 
 
-async def _chunks(answer: HttpAnswer, stream: ChatStream) -> AsyncGenerator[StreamChunk, None]:
+class _Chunks(Grouped):
     """The chunks of *answer*; the last is a `Finish`, whatever happens to the connection."""
-    chat = stream.chat
-    while not chat.ended:
-        seen = chat.events
-        failure: Failure | None = None
-        data = b""
-        try:
-            data = await answer.read()
-        except ProviderError as error:
-            failure = error.failure
-        if failure is not None:
-            chunks = stream.chat.fail(failure)
-        else:
-            chunks = stream.feed(data) if data else stream.finish()
-        if chat.events > seen:
-            answer.progress()
-            if chat.answered:
-                answer.limit_silence(_TRAILER_SECONDS)
-        answer.complete = chat.ended and failure is None
-        for chunk in chunks:
-            yield chunk
+
+    def __init__(self, answer: HttpAnswer, stream: ChatStream) -> None:
+        super().__init__()
+        self._answer = answer
+        self._stream = stream
+        self._left = False
+
+    async def _more(self) -> list[StreamChunk]:
+        answer, stream = self._answer, self._stream
+        chat = stream.chat
+        while not (chat.ended or self._left):
+            seen = chat.events
+            failure: Failure | None = None
+            data = b""
+            try:
+                data = await answer.read()
+            except ProviderError as error:
+                failure = error.failure
+            except BaseException:  # cancelled in mid-read: nothing can be read any more
+                self._left = True
+                raise
+            if failure is not None:
+                chunks = chat.fail(failure)
+            else:
+                chunks = stream.feed(data) if data else stream.finish()
+            if chat.events > seen:
+                answer.progress()
+                if chat.answered:
+                    answer.limit_silence(_TRAILER_SECONDS)
+            answer.complete = chat.ended and failure is None
+            if chunks:
+                return chunks
+        return []
+
+    def leave(self) -> None:
+        """Nothing is given out any more."""
+        self._left = True
+        self._ready.clear()
 
 
 @frozen(kw_only=True)

@@ -86,9 +86,12 @@ class Held:
                     seq = entry.seq
                     yield entry
 
-    def whole(self) -> list[Event]:
-        """Those that are kept as they are: all but what was packed."""
-        return [entry for entry in self._kept if not isinstance(entry, Run)] + self.tail
+    def whole(self, start: int = 0) -> list[Event]:
+        """Those from *start* on that are kept as they are: all but what was packed."""
+        if start >= self.start:
+            return self.tail[start - self.start :]
+        kept = self._kept[self._place(start) :] if start else self._kept
+        return [entry for entry in kept if not isinstance(entry, Run)] + self.tail
 
     def backwards(self) -> Iterator[Event]:
         """Those of now, the last first."""

@@ -1,0 +1,59 @@
+"""Chunks that came together: iterators that can give them all at once.
+
+A chunk that is handed on alone passes every layer between the bytes and the log by itself, and
+that costs more than reading it. Bytes come in pieces, and a piece has the chunks of many events.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+
+from ..vocabulary import StreamChunk
+
+
+class Together(AsyncIterator[StreamChunk]):
+    """Chunks of one answer, one by one or several at once. For one task at a time.
+
+    Both ways draw from the same answer, and may take turns.
+    """
+
+    @abstractmethod
+    async def together(self) -> Sequence[StreamChunk]:
+        """The chunks that are there, or else those that come next; none at the end."""
+
+
+async def more(chunks: AsyncIterator[StreamChunk]) -> Sequence[StreamChunk]:
+    """What *chunks* gives next: one, or several if it can; none at the end."""
+    if isinstance(chunks, Together):
+        return await chunks.together()
+    try:
+        return (await chunks.__anext__(),)
+    except StopAsyncIteration:
+        return ()
+
+
+class Grouped(Together):
+    """Chunks that come in groups."""
+
+    def __init__(self) -> None:
+        self._ready: deque[StreamChunk] = deque()
+
+    @abstractmethod
+    async def _more(self) -> Sequence[StreamChunk]:
+        """The group that comes next, of at least one; empty at the end, however often asked."""
+
+    async def __anext__(self) -> StreamChunk:
+        if not self._ready:
+            self._ready.extend(await self._more())
+            if not self._ready:
+                raise StopAsyncIteration
+        return self._ready.popleft()
+
+    async def together(self) -> Sequence[StreamChunk]:
+        if not self._ready:
+            return await self._more()
+        ready = tuple(self._ready)
+        self._ready.clear()
+        return ready
