@@ -226,8 +226,8 @@ IN_TURNS = (
     Mutant(
         "stream-never-fair",
         "agent/_step.py",
-        "                self._unparked = 0\n                await trio.lowlevel.checkpoint()\n",
-        "                self._unparked = 0\n",
+        "                    self._unparked = 0\n                    await trio.lowlevel.checkpoint()\n",
+        "                    self._unparked = 0\n",
         "a long answer keeps the scheduler for itself",
         law("agent/test_fairness.py"),
     ),
