@@ -125,7 +125,7 @@ async def engaged(
             adapters=[model],
             tools=[note, nap, alone, asleep, *tools],
             store=None if sessions is None else JsonlStore(sessions),
-            executor=watch,
+            executor=watch if watched else None,
             max_parallel_tool_calls=cap,
             durability=durability,
         ) as engine,

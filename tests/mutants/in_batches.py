@@ -85,6 +85,14 @@ IN_BATCHES = (
         by("shielding", "user"),
     ),
     Mutant(
+        "tasks-left",
+        "tools/_batch.py",
+        "            if over and not self.tasks:\n",
+        "            if over:\n",
+        "a batch that fails leaves bodies behind in the nursery of its turn (C125)",
+        law("tools/test_batch_shared.py"),
+    ),
+    Mutant(
         "failure-concludes",
         "tools/_batch.py",
         "            if outcome.concludes and not outcome.is_error:\n",
@@ -95,7 +103,7 @@ IN_BATCHES = (
     Mutant(
         "ctrl-c-swallowed",
         "tools/_batch.py",
-        "        if run.interrupt is not None:\n            raise run.interrupt\n",
+        "    if run.interrupt is not None:\n        raise run.interrupt\n",
         "",
         "Ctrl-C inside a tool is a result like any other",
         by("batch", "KeyboardInterrupt in a body"),
@@ -104,19 +112,19 @@ IN_BATCHES = (
         "commits-as-they-end",
         "tools/_batch.py",
         "            if self.committed < len(opened) and opened[self.committed].ready:\n"
-        "                await self._commit(nursery)\n",
+        "                await self._commit()\n",
         "            ahead = [c for c in opened[self.committed :] if c.ready]\n"
         "            if ahead:\n"
         "                opened.insert(self.committed, opened.pop(opened.index(ahead[0])))\n"
         "            if self.committed < len(opened) and opened[self.committed].ready:\n"
-        "                await self._commit(nursery)\n",
+        "                await self._commit()\n",
         "results are committed as bodies end, not as the model wrote the calls (C116)",
         by("batch", "user"),
     ),
     Mutant(
         "store-failure-swallowed",
         "tools/_batch.py",
-        "        if (failure := failure or run.failure) is not None:\n            raise failure\n",
+        "    if run.failure is not None:\n        raise run.failure\n",
         "",
         "a batch whose calls could not be saved goes on as if they were (C125)",
         law("agent/test_health.py"),

@@ -57,6 +57,14 @@ IN_TURNS = (
         law("conformance/test_runs.py::test_run[013-tool-turn.json]"),
     ),
     Mutant(
+        "calls-close-unseen",
+        "agent/_driver.py",
+        "                if not owes:  # before anybody looks at what came meanwhile\n",
+        "                if False:\n",
+        "steering that comes as the nursery of a turn's calls is closed waits for good",
+        law("agent/test_calls_of_a_turn.py"),
+    ),
+    Mutant(
         "limit-forgotten",
         "agent/_driver.py",
         "hit_max_tokens = sticky_max_tokens(hit_max_tokens, result.finish)",

@@ -30,6 +30,7 @@ from terzetto.tools import (
     ToolResultHook,
     raw_tool,
 )
+from terzetto.tools._batch import run_in
 from terzetto.vocabulary import CallId, ToolCallBlock, new_message_id
 
 T = TypeVar("T")
@@ -201,8 +202,10 @@ async def execute(
     *,
     capacity: int = 10,
     patience: float = 10_000,
+    nursery: trio.Nursery | None = None,
 ) -> BatchResult:
-    """Run a batch; raise `Hang` if it has not come back after *patience* seconds."""
+    """Run a batch, in *nursery* if there is one; raise `Hang` if it has not come back after
+    *patience* seconds."""
     batch = ToolBatch(calls=tuple(calls), capacity=capacity, pipeline=pipeline, log=log)
     task, done = trio.lowlevel.current_task(), False
 
@@ -221,6 +224,8 @@ async def execute(
 
     trio.lowlevel.spawn_system_task(guarded)
     try:
+        if nursery is not None:
+            return await run_in(nursery, batch)
         return await PoolExecutor().execute(batch)
     finally:
         done = True

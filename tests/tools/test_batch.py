@@ -57,6 +57,10 @@ class Play:
     log: FakeLog = field(init=False)
     result: BatchResult | None = None
     error: BaseException | None = None
+    shared: bool = False
+    """Whether it has its tasks in a nursery that other batches have theirs in, too."""
+    left: int = 0
+    """Tasks in that nursery after it."""
 
     def __attrs_post_init__(self) -> None:
         self.log = FakeLog(self.timeline, self.plan.flush)
@@ -77,14 +81,24 @@ class Play:
             async with trio.open_nursery() as nursery:
                 if self.plan.cancel is not None:
                     nursery.start_soon(self._cancel, scope, self.plan.cancel)
-                try:
-                    self.result = await execute(
-                        self._pipeline(), calls, self.log, capacity=self.plan.capacity
-                    )
-                except (Exception, KeyboardInterrupt) as error:
-                    self.error = error
+                if self.shared:
+                    async with trio.open_nursery() as several:
+                        await self._execute(calls, several)
+                        self.left = len(several.child_tasks)
+                else:
+                    await self._execute(calls)
                 self.timeline.add("end")
                 nursery.cancel_scope.cancel(reason="the batch has ended")
+
+    async def _execute(
+        self, calls: list[ToolCallBlock], nursery: trio.Nursery | None = None
+    ) -> None:
+        try:
+            self.result = await execute(
+                self._pipeline(), calls, self.log, capacity=self.plan.capacity, nursery=nursery
+            )
+        except (Exception, KeyboardInterrupt) as error:
+            self.error = error
 
     async def _cancel(self, scope: trio.CancelScope, seconds: float) -> None:
         await trio.sleep(seconds)

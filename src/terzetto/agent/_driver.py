@@ -206,7 +206,7 @@ class _Loop:
                 try:
                     outcome = await self._steps(number)
                 finally:
-                    self.agent.steps.end_turn()
+                    await self.agent.steps.end_turn()
         except BaseException as error:  # every way out of a turn is closed on the record
             caught = error
         # The scope says whether the host stops us, not the exception: a clean-up may have
@@ -357,6 +357,8 @@ class _Loop:
                 result = state.owed.judge(result)
                 hit_max_tokens = sticky_max_tokens(hit_max_tokens, result.finish)
                 owes = result.owes
+                if not owes:  # before anybody looks at what came meanwhile
+                    await self.agent.steps.end_calls()
                 # Cancelled by an observer of `step/end`: nothing more is claimed or asked.
                 await trio.lowlevel.checkpoint_if_cancelled()
                 await self._caught_up()

@@ -15,7 +15,8 @@ from attrs import define, field, frozen
 
 from ..llm import ChunkStream, PreparedCall, StreamCall, more
 from ..session import AgentView, Closing, Session, anchor_draft, answer_draft, closers
-from ..tools import RunningCall, ToolBatch, ToolPipeline
+from ..tools import BatchResult, PoolExecutor, RunningCall, ToolBatch, ToolPipeline
+from ..tools._batch import run_in
 from ..vocabulary import (
     AbortedFinish,
     ErrorFinish,
@@ -131,9 +132,9 @@ class StepRunner:
                     pipeline=self._tools(),
                     log=StepLog(turn, step, session, self.state, self.saving),
                 )
-                result = await self.services.executor.execute(batch)
+                result = await self._execute(batch)
                 owes = not result.concludes
-            cut = self._was_cut()
+            cut = await self._was_cut()
             self._unparked += len(calls)
             await trio.lowlevel.checkpoint_if_cancelled()
         if cut:
@@ -142,15 +143,26 @@ class StepRunner:
             session.append(StepEnd(turn, step))
         return StepResult(finish, owes)
 
-    def end_turn(self) -> None:
-        """The steps of a turn are over."""
-        self._stretch.end()
+    async def end_calls(self) -> None:
+        """No call is owed: the turn may end. Others run meanwhile, if there were any calls."""
+        await self._stretch.end_calls()
 
-    def _was_cut(self) -> bool:
+    async def end_turn(self) -> None:
+        """The steps of a turn are over."""
+        await self._stretch.end()
+
+    async def _execute(self, batch: ToolBatch) -> BatchResult:
+        executor = self.services.executor
+        if type(executor) is PoolExecutor:
+            return await run_in(await self._stretch.calls(), batch)
+        # Somebody else's may have a scope of its own, which is to cancel the bodies as well.
+        return await executor.execute(batch)
+
+    async def _was_cut(self) -> bool:
         """Whether `interrupt` cut what ran; what comes next is not of that stretch."""
         if not self._stretch.cut:
             return False
-        self._stretch.end()
+        await self._stretch.end()
         return True
 
     def _close_step(self) -> None:
@@ -228,7 +240,7 @@ class StepRunner:
                 if not self._stretch.cut or not hidden:
                     raise
                 note_hidden(error, self.session.id)
-        cut = self._was_cut()
+        cut = await self._was_cut()
         await trio.lowlevel.checkpoint_if_cancelled()
         return _Attempt(failure, own is None or own.opened, cut)
 

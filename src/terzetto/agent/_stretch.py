@@ -2,7 +2,8 @@
 
 `interrupt` cuts the stream or the batch that runs, and the turn goes on. A cancel scope for
 each of them would cost as much as a task. So a turn has one, begun with its first stream. An
-interruption ends it; what the turn does next begins another.
+interruption ends it; what the turn does next begins another. The same with the nursery of
+the calls: one for each batch would cost more than the call of most.
 
 It belongs to the driver's task and nests in the scope of the activity. It is left without an
 exception: what was raised inside goes on past it as it is.
@@ -10,6 +11,7 @@ exception: what was raised inside goes on past it as it is.
 
 from __future__ import annotations
 
+from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 
 import trio
@@ -30,6 +32,8 @@ class Stretch:
 
     state: RunState
     _scope: trio.CancelScope | None = None
+    _opened: AbstractAsyncContextManager[trio.Nursery] | None = None
+    _calls: trio.Nursery | None = None
 
     @property
     def cut(self) -> bool:
@@ -58,8 +62,26 @@ class Stretch:
         # If the turn is cancelled as well, its next checkpoint says so once more.
         return rest is None
 
-    def end(self) -> None:
+    async def calls(self) -> trio.Nursery:
+        """The nursery for the tasks of a batch, inside the scope. Whoever starts tasks in it
+        waits for them before the block is left."""
+        if self._calls is None:
+            self._opened = trio.open_nursery()
+            self._calls = await self._opened.__aenter__()
+        return self._calls
+
+    async def end_calls(self) -> None:
+        """Close that nursery. A turn of the scheduler, which no cancellation cuts, if there
+        is one: who decides that a turn ends closes it before he looks, not after."""
+        opened, self._opened, self._calls = self._opened, None, None
+        if opened is not None:
+            await opened.__aexit__(None, None, None)
+
+    async def end(self) -> None:
         """Leave the scope; nothing runs in it any more."""
-        scope, self._scope = self._scope, None
-        if scope is not None:
-            scope.__exit__(None, None, None)
+        try:
+            await self.end_calls()
+        finally:
+            scope, self._scope = self._scope, None
+            if scope is not None:
+                scope.__exit__(None, None, None)

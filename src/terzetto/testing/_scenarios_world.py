@@ -11,6 +11,7 @@ from trio.testing import MemoryReceiveStream, MemorySendStream, memory_stream_pa
 
 from .. import Tool, tool
 from ..llm.scripted import Delay, answer, call, say
+from ..tools import BatchResult, PoolExecutor, ToolBatch
 from ._life import Scenario
 from ._recording import Answers, MakeAdapter
 from ._script_acts import Script
@@ -55,7 +56,8 @@ class _Child:
 
 
 async def driving(stage: Stage) -> None:
-    """A tool that talks to a process over pipes; whoever stops it, the process has ended."""
+    """A tool that talks to a process over pipes, in a program that has an executor of its own;
+    whoever stops it, the process has ended."""
     child = _Child()
     stage.expect(lambda: not child.running, "the process outlives its tool")
 
@@ -69,9 +71,21 @@ async def driving(stage: Stage) -> None:
                 said += await pipe.receive_some()
         return said.decode()
 
-    async with stage.open_engine([shout]) as engine, stage.open_agent(engine) as agent:
+    async with (
+        stage.open_engine([shout], executor=_Scoped()) as engine,
+        stage.open_agent(engine) as agent,
+    ):
         stage.send("followup", "go")
         await agent.wait_idle()
+
+
+class _Scoped:
+    """Runs batches as the engine does, each in a cancel scope of its own."""
+
+    async def execute(self, batch: ToolBatch) -> BatchResult:
+        with trio.CancelScope():
+            return await PoolExecutor().execute(batch)
+        raise AssertionError("nobody cancels that scope")
 
 
 DRIVING: Answers = [answer(call("shout", text="one two")), "Done."]

@@ -15,7 +15,7 @@ from ..agent import Agent, Driver, EngineStatistics, Hooks
 from ..engine import Engine, open_engine
 from ..session import Session
 from ..stores import MemoryStore, Store
-from ..tools import Approver, Spill, Tool, ToolRun
+from ..tools import Approver, Spill, Tool, ToolExecutor, ToolRun
 from ..vocabulary import (
     AgentDisposed,
     CancelCause,
@@ -103,6 +103,7 @@ class Stage:
         approver: Approver | None = None,
         spill: Spill | None = None,
         driver: Driver | None = None,
+        executor: ToolExecutor | None = None,
     ) -> AsyncIterator[Engine]:
         """An engine on the stage's store and model; what its block raises must leave it.
 
@@ -119,6 +120,7 @@ class Stage:
             approver=approver,
             spill=spill,
             driver=driver,
+            executor=executor,
             now_ms=Ticks(),
             new_id=self._new_id,
         ) as engine:

@@ -34,18 +34,29 @@ class PoolExecutor:
     """The built-in executor: a rolling pool with exclusive barriers and touched resources."""
 
     async def execute(self, batch: ToolBatch) -> BatchResult:
-        run = _Run(batch)
-        failure: Exception | None = None
+        failure: BaseException
         async with trio.open_nursery() as nursery:
             try:
-                await run.coordinate(nursery)
-            except Exception as error:  # ours or the log's: bodies that started end first (C125)
-                failure = error
-        if run.interrupt is not None:
-            raise run.interrupt
-        if (failure := failure or run.failure) is not None:
-            raise failure
-        return BatchResult(run.concludes)
+                return await run_in(nursery, batch)
+            except (Exception, KeyboardInterrupt) as error:
+                failure = error  # as itself: the nursery would wrap it
+        raise failure
+
+
+async def run_in(nursery: trio.Nursery, batch: ToolBatch) -> BatchResult:
+    """`PoolExecutor.execute` in a *nursery* that is there: many batches may share one.
+
+    It was opened by this task, which has entered no cancel scope since: what cancels the task
+    cancels the bodies. No task of the batch is left when this returns or raises. *nursery* is
+    cancelled when a KeyboardInterrupt inside a call is raised.
+    """
+    run = _Run(batch, nursery)
+    await run.coordinate()
+    if run.interrupt is not None:
+        raise run.interrupt
+    if run.failure is not None:
+        raise run.failure
+    return BatchResult(run.concludes)
 
 
 @define(eq=False)
@@ -53,6 +64,9 @@ class _Run:
     """One batch in progress. The parent task alone commits and starts bodies."""
 
     batch: ToolBatch
+    nursery: trio.Nursery
+    tasks: int = 0
+    """Those that this batch started in the nursery and that have not ended."""
     opened: list[RunningCall] = field(factory=list)
     """The calls that are recorded, in model order, the committed ones among them."""
     committed: int = 0
@@ -63,7 +77,7 @@ class _Run:
     opening: bool = False
     """A task asks policy about calls, one after the other."""
     launching: int = 0
-    failure: Exception | None = None
+    failure: BaseException | None = None
     _exclusive: bool = False
     _held: Held = field(factory=Held)
     _wave: list[RunningCall] = field(factory=list)
@@ -72,8 +86,26 @@ class _Run:
     _stirred: bool = False
     _parked: trio.lowlevel.Task | None = None
 
-    async def coordinate(self, nursery: trio.Nursery) -> None:
-        """Commit what is ready, start what may start, wait; until all is committed.
+    async def coordinate(self) -> None:
+        """Commit what is ready, start what may start, wait; until all is committed, or it has
+        failed, and no task is left."""
+        over = False
+        while True:
+            if not over:
+                try:
+                    over = await self._advance()
+                except Exception as error:  # ours or the log's: what started ends first (C125)
+                    self.failure, over = error, True
+                except BaseException:
+                    self.nursery.cancel_scope.cancel(reason="who runs the batch was stopped")
+                    raise
+                self.draining = self.draining or over
+            if over and not self.tasks:
+                return
+            await self._wait()
+
+    async def _advance(self) -> bool:
+        """Commit and start what can be; whether it is over.
 
         Ready results are committed before freed slots are filled again; what capacity
         and barriers allow at the outset is started before the first commit.
@@ -81,9 +113,9 @@ class _Run:
         opened, total = self.opened, len(self.batch.calls)
         while True:
             if self.committed < len(opened) and opened[self.committed].ready:
-                await self._commit(nursery)
+                await self._commit()
             if self.committed == total:
-                return
+                return True
             if not self.draining:
                 try:  # what `cancelled_here` says, at a tenth of its price
                     await trio.lowlevel.checkpoint_if_cancelled()
@@ -91,20 +123,19 @@ class _Run:
                     self._drain()
                     continue
             for call in self._take_flushed():
-                self._begin(call, nursery)
+                self._begin(call)
             if self.failure is not None:
-                return
+                return True
             if self.draining and self.committed == len(opened):
                 self._skip_rest()
             if self.committed == total:
-                return
-            if not self.draining and await self._start(nursery):
-                continue
-            await self._wait()
+                return True
+            if self.draining or not await self._start():
+                return False
 
     # --- starts -------------------------------------------------------------------------
 
-    async def _start(self, nursery: trio.Nursery) -> bool:
+    async def _start(self) -> bool:
         """Open and start all that may start now. True if something is ready to commit."""
         pipeline = self.batch.pipeline
         try:
@@ -113,16 +144,16 @@ class _Run:
                 if (call := self._next()) is None:
                     break
                 if pipeline.waits_before:
-                    await self._ask_policy(call, nursery)
+                    await self._ask_policy(call)
                     break
                 pipeline.admit_now(call)
                 if call.interrupt is not None:
-                    self._interrupted(call, nursery)
+                    self._interrupted(call)
                 self._opened(call)
         except trio.Cancelled:
             pass  # no more is opened; what is, drains
         if self._wave and self.failure is None:
-            self._launch(nursery)
+            self._launch()
         return self.committed < len(self.opened) and self.opened[self.committed].ready
 
     def _take_flushed(self) -> list[RunningCall]:
@@ -161,13 +192,14 @@ class _Run:
         self.running += 1
         return call
 
-    async def _ask_policy(self, first: RunningCall, nursery: trio.Nursery) -> None:
+    async def _ask_policy(self, first: RunningCall) -> None:
         """Have *first*, and all behind it that may start, opened by a task that asks policy.
 
         Returns when it is through, or waits for something: then it holds up no commit.
         """
         self.opening, self._left_alone = True, False
-        nursery.start_soon(self._open, first, nursery, name="terzetto opens tool calls")
+        self.tasks += 1
+        self.nursery.start_soon(self._open, first, name="terzetto opens tool calls")
         last = 0
         while self.opening and last != len(self.opened):
             last = len(self.opened)
@@ -178,23 +210,27 @@ class _Run:
         self._left_alone = True
 
     @trio.lowlevel.enable_ki_protection
-    async def _open(self, call: RunningCall | None, nursery: trio.Nursery) -> None:
+    async def _open(self, call: RunningCall | None) -> None:
         """Open *call* and all behind it that may start, each in a context of its own."""
-        while call is not None:
-            try:  # by who watches the log, or in this very instant
-                await trio.lowlevel.checkpoint_if_cancelled()
-            except trio.Cancelled:
-                call.outcome = aborted_before_dispatch()
-            else:
-                await Apart(self.batch.pipeline.admit(call))
-            if call.interrupt is not None:
-                self._interrupted(call, nursery)
-            self.opening = False
-            self._opened(call)
-            # Left alone, for it waited: meanwhile something may be ready, which comes first.
-            call = None if self._left_alone else await self._further()
-            self.opening = call is not None
-        self._stir()
+        try:
+            while call is not None:
+                try:  # by who watches the log, or in this very instant
+                    await trio.lowlevel.checkpoint_if_cancelled()
+                except trio.Cancelled:
+                    call.outcome = aborted_before_dispatch()
+                else:
+                    await Apart(self.batch.pipeline.admit(call))
+                if call.interrupt is not None:
+                    self._interrupted(call)
+                self.opening = False
+                self._opened(call)
+                # Left alone, for it waited: meanwhile something may be ready; that comes first.
+                call = None if self._left_alone else await self._further()
+                self.opening = call is not None
+        except Exception as error:  # a defect of ours, as in `_body`
+            self.failure = error
+        finally:
+            self._ended()
 
     async def _further(self) -> RunningCall | None:
         """The call behind the one that policy was asked about, if it may be opened."""
@@ -217,7 +253,7 @@ class _Run:
         else:
             self._settle(call)
 
-    def _launch(self, nursery: trio.Nursery) -> None:
+    def _launch(self) -> None:
         """Start the bodies of the wave; those that may not be lost, once they are durable."""
         wave, self._wave = self._wave, []
         waiting: list[RunningCall] = []
@@ -226,42 +262,49 @@ class _Run:
         for call in wave:
             tool = call.tool
             if not flush or (tool is not None and tool.read_only and not must_flush(True)):
-                self._begin(call, nursery)
+                self._begin(call)
             else:
                 waiting.append(call)
         if waiting:
             # In a task of its own: a commit never waits for a start.
             self.launching += 1
-            nursery.start_soon(self._flush, waiting, nursery)
+            self.tasks += 1
+            self.nursery.start_soon(self._flush, waiting)
 
     @trio.lowlevel.enable_ki_protection
-    async def _flush(self, wave: list[RunningCall], nursery: trio.Nursery) -> None:
+    async def _flush(self, wave: list[RunningCall]) -> None:
         try:
             await self.batch.log.flush()
         except trio.Cancelled:
             for call in wave:
                 call.outcome = aborted_before_dispatch()
                 self._settle(call)
-        except Exception as error:  # the store's: nothing more may start
+        except BaseException as error:  # the store's: nothing more may start
             self.failure = error
         else:
             # The parent starts them: never during a commit.
             self._flushed += wave
             if self.draining:
                 self._drain()
-        self.launching -= 1
-        self._stir()
+        finally:
+            self.launching -= 1
+            self._ended()
 
-    def _begin(self, call: RunningCall, nursery: trio.Nursery) -> None:
-        nursery.start_soon(self._body, call, nursery, name="terzetto runs a tool")
+    def _begin(self, call: RunningCall) -> None:
+        self.tasks += 1
+        self.nursery.start_soon(self._body, call, name="terzetto runs a tool")
 
     @trio.lowlevel.enable_ki_protection
-    async def _body(self, call: RunningCall, nursery: trio.Nursery) -> None:
-        await self.batch.pipeline.execute(call)
-        if call.interrupt is not None:
-            self._interrupted(call, nursery)
-        self._settle(call)
-        self._stir()
+    async def _body(self, call: RunningCall) -> None:
+        try:
+            await self.batch.pipeline.execute(call)
+            if call.interrupt is not None:
+                self._interrupted(call)
+            self._settle(call)
+        except Exception as error:  # a defect of ours, with which nothing would be ready again
+            self.failure = error
+        finally:
+            self._ended()
 
     def _settle(self, call: RunningCall) -> None:
         call.ready = True
@@ -270,14 +313,14 @@ class _Run:
         if claim is not None and claim is not NOTHING:
             self._held.release(claim)
 
-    def _interrupted(self, call: RunningCall, nursery: trio.Nursery) -> None:
+    def _interrupted(self, call: RunningCall) -> None:
         """Ctrl-C inside a call ends the batch; it is raised when all is answered."""
         self.interrupt = call.interrupt
-        nursery.cancel_scope.cancel(reason="KeyboardInterrupt inside a tool call")
+        self.nursery.cancel_scope.cancel(reason="KeyboardInterrupt inside a tool call")
 
     # --- commits ------------------------------------------------------------------------
 
-    async def _commit(self, nursery: trio.Nursery) -> None:
+    async def _commit(self) -> None:
         """Commit all that is ready and whose turn it is."""
         opened, log, pipeline = self.opened, self.batch.log, self.batch.pipeline
         while self.committed < len(opened) and (call := opened[self.committed]).ready:
@@ -285,7 +328,7 @@ class _Run:
             if outcome is None:
                 outcome = await pipeline.review(call)
             if call.interrupt is not None:
-                self._interrupted(call, nursery)
+                self._interrupted(call)
             log.result(call.call, call.seq, outcome)
             self.committed += 1
             if self._exclusive:
@@ -319,6 +362,11 @@ class _Run:
             self.committed += 1
 
     # --- waiting ------------------------------------------------------------------------
+
+    def _ended(self) -> None:
+        """The last that a task of the batch does."""
+        self.tasks -= 1
+        self._stir()
 
     def _stir(self) -> None:
         """Something settled or opened: the parent looks, now or before it waits again."""
