@@ -16,7 +16,9 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Awaitable, Callable
-from types import TracebackType
+from functools import partial
+from inspect import iscoroutinefunction
+from types import CoroutineType, TracebackType
 from typing import Any, Generic, Protocol, Self, TypeAlias, TypeVar
 
 from attrs import define, field
@@ -93,6 +95,7 @@ class _Point(Generic[L]):
             raise ScopeClosed(f"{self.name}: its scope has ended, nothing can be registered on it")
         if not callable(listener):
             raise InvalidValue(f"{self.name}: expected a function, got {listener!r}")
+        self._check(listener)
 
         def undo() -> None:
             self._registered = tuple(known for known in self._registered if known[0] is not made)
@@ -102,6 +105,9 @@ class _Point(Generic[L]):
         self._registered += ((made, listener),)
         self._listeners += (listener,)
         return made
+
+    def _check(self, listener: L) -> None:
+        """Refuse a function that no dispatch could call rightly."""
 
     def close(self) -> None:
         """Drop every listener and refuse new ones."""
@@ -149,9 +155,22 @@ def contained(name: str, listener: Callable[[V], None], value: V) -> BaseExcepti
     return None
 
 
-async def await_listener(awaitable: Awaitable[D]) -> D:
-    """Await an async listener."""
+async def await_listener(name: str, listener: object, awaitable: Awaitable[D]) -> D:
+    """Await what *listener*, an async one of *name*, has given."""
+    if type(awaitable) is not CoroutineType and not isinstance(awaitable, Awaitable):
+        raise InvalidValue(
+            f"{name}: expected an async function as its listener, and {listener_name(listener)} "
+            f"is a plain one that returned {type(awaitable).__name__}; write `async def`"
+        )
     return await awaitable
+
+
+def listener_name(listener: object) -> str:
+    """What a reader finds *listener* by: where it is from, and its name there."""
+    while isinstance(listener, partial):
+        listener = listener.func
+    named = listener if hasattr(listener, "__qualname__") else type(listener)
+    return f"{named.__module__}.{named.__qualname__}"
 
 
 class Notification(_Point[Callable[[V], None]], Generic[V]):
@@ -159,6 +178,14 @@ class Notification(_Point[Callable[[V], None]], Generic[V]):
 
     A KeyboardInterrupt or SystemExit in one is raised after all of them were called.
     """
+
+    def _check(self, listener: Callable[[V], None]) -> None:
+        if iscoroutinefunction(listener):
+            raise InvalidValue(
+                f"{self.name}: expected a plain function, and {listener_name(listener)} is an "
+                "async one, which nobody would await; write `def`, and start what has to wait "
+                "in a nursery of your own"
+            )
 
     def notify(self, value: V) -> None:
         stop: BaseException | None = None
@@ -216,7 +243,7 @@ class Serial(_Point[Callable[[V], Awaitable[None]]], Generic[V]):
 
     async def run(self, value: V) -> None:
         for listener in self.listeners():
-            await await_listener(listener(value))
+            await await_listener(self.name, listener, listener(value))
 
 
 class Proceed(Protocol[V_contra, D_co]):
@@ -253,8 +280,19 @@ class Waterfall(_Point[Callable[[V, Proceed[V, D]], Awaitable[D]]], Generic[V, D
         """
         listeners = self.listeners()
         if len(listeners) == 1:
-            return await_listener(listeners[0](value, inner))
-        return _Call(listeners, inner).step(0, value)
+            return await_listener(self.name, listeners[0], listeners[0](value, inner))
+        return _Call(self.name, listeners, inner).step(0, value)
+
+    def wrong(self, decision: object, expected: str) -> InvalidValue:
+        """The error of listeners whose decision is not the *expected* one."""
+        names = [listener_name(listener) for listener in self.listeners()]
+        by = f": {names[0]}" if names else ""
+        if len(names) > 1:
+            by += f", or it came to it from a listener inside: {', '.join(names[1:])}"
+        return InvalidValue(
+            f"a listener of {self.name} returned {type(decision).__name__}, expected {expected}"
+            f"{by}; one that only looks ends with `return await proceed()`"
+        )
 
 
 _SAME = object()
@@ -264,6 +302,7 @@ _SAME = object()
 class _Call(Generic[V, D]):
     """One dispatch of a waterfall."""
 
+    _name: str
     _listeners: tuple[Callable[[V, Proceed[V, D]], Awaitable[D]], ...]
     _final: Callable[[V], Awaitable[D]]
 
@@ -274,7 +313,8 @@ class _Call(Generic[V, D]):
         def proceed(changed: V | object = _SAME, /) -> Awaitable[D]:
             return self.step(index + 1, value if changed is _SAME else changed)  # type: ignore[arg-type]
 
-        return await await_listener(self._listeners[index](value, proceed))
+        listener = self._listeners[index]
+        return await await_listener(self._name, listener, listener(value, proceed))
 
 
 @define(eq=False)

@@ -176,7 +176,7 @@ IN_BATCHES = (
     Mutant(
         "undecided-allowed",
         "tools/_pipeline.py",
-        '                call.outcome = raised(_not_a(decision, "pre-execute", "Allow, Deny or Ask"))\n',
+        '                call.outcome = raised(self.hooks.pre_execute.wrong(decision, "Allow, Deny or Ask"))\n',
         "                self.admit_now(call)\n",
         "a policy that decides nothing lets the call through",
         law("tools/test_pipeline.py"),

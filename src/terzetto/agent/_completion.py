@@ -35,6 +35,7 @@ from ..vocabulary import (
     UserMessage,
     texts,
 )
+from ._hooks import check_chunks, check_opened
 
 _FAIR_AFTER = 50
 """Chunks in a row after which others get to run."""
@@ -83,7 +84,10 @@ async def complete(
     place = session.place
     call = StreamCall(agent, place.open_turn or 0, place.open_step or 0, 0, request)
     assembler = BlockAssembler()
-    async with await stream.run(call, open_stream) as chunks:
+    opened = await stream.run(call, open_stream)
+    check_opened(stream, opened)
+    async with opened as chunks:
+        check_chunks(stream, chunks)
         unparked = 0
         async for chunk in chunks:
             assembler.push(chunk)

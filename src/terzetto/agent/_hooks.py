@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar, cast
+from collections.abc import AsyncIterator, Iterable
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, cast
 
 from attrs import define, field, frozen
 
@@ -30,15 +31,23 @@ SessionStartSource: TypeAlias = Literal["startup", "resume"]
 _T = TypeVar("_T")
 
 
-def decided(hook: str, value: object, *kinds: type[_T]) -> _T:
+def decided(hook: Waterfall[Any, Any], value: object, *kinds: type[_T]) -> _T:
     """*value*, which listeners of *hook* gave. Raises `InvalidValue` for any other kind."""
     if isinstance(value, kinds):
         return value
-    names = " or ".join(kind.__name__ for kind in kinds)
-    raise InvalidValue(
-        f"a listener of {hook} returned {type(value).__name__}, expected {names}; "
-        "one that only looks ends with `return await proceed()`"
-    )
+    raise hook.wrong(value, " or ".join(kind.__name__ for kind in kinds))
+
+
+def check_opened(hook: Waterfall[StreamCall, ChunkStream], stream: object) -> None:
+    """Raise `InvalidValue` unless *stream*, which listeners of *hook* gave, can be entered."""
+    if not isinstance(stream, AbstractAsyncContextManager):
+        raise hook.wrong(stream, "an async context manager over chunks, as `proceed()` gives")
+
+
+def check_chunks(hook: Waterfall[StreamCall, ChunkStream], chunks: object) -> None:
+    """The same of what the stream gave as it was entered."""
+    if not isinstance(chunks, AsyncIterator):
+        raise hook.wrong(chunks, "a stream that gives an async iterator over chunks")
 
 
 def _each(what: str, kind: type[_T], values: Iterable[_T]) -> tuple[_T, ...]:

@@ -101,7 +101,7 @@ class RequestBuilder:
         hook = self.scope.heard.assemble
         if not hook:
             return assembly
-        assembly = decided("assemble", await hook.run(assembly, _same), Assembly)
+        assembly = decided(hook, await hook.run(assembly, _same), Assembly)
         if assembly.selection != selection:
             raise CodedError(
                 f"an assemble listener changed the route to {assembly.selection}; "
@@ -150,7 +150,7 @@ class RequestBuilder:
             return self._entering(value.messages)
 
         decision = await hook.run(proposed, enter)
-        decided("pre_step", decision, Enter, Reject)
+        decided(hook, decision, Enter, Reject)
         return decision
 
     def _entering(self, messages: tuple[UserMessage, ...]) -> Enter:
@@ -171,7 +171,7 @@ class RequestBuilder:
             proposed = RequestHook(
                 agent=self.agent, turn=turn, step=step, attempt=attempt, config=config
             )
-            config = decided("request", await hook.run(proposed, _config), CallConfig)
+            config = decided(hook, await hook.run(proposed, _config), CallConfig)
             if change := route_change(config, selection):
                 raise CodedError(
                     f"a request listener changed the {change}; "

@@ -39,7 +39,16 @@ from ..vocabulary import (
 from ..vocabulary._quick import assistant_chunk
 from ._decisions import StepResult
 from ._dispatch import check_dispatched
-from ._hooks import Assembly, End, Enter, FailureDecision, RequestFailed, Retry
+from ._hooks import (
+    Assembly,
+    End,
+    Enter,
+    FailureDecision,
+    RequestFailed,
+    Retry,
+    check_chunks,
+    check_opened,
+)
 from ._request import RequestBuilder
 from ._run_state import RunState
 from ._saving import Saving
@@ -232,7 +241,12 @@ class StepRunner:
                     opening: Awaitable[ChunkStream] = hook.run(call, own.open)
                 else:
                     opening = _opened(prepared, request)
-                async with await opening as chunks:
+                stream = await opening
+                if hook:
+                    check_opened(hook, stream)
+                async with stream as chunks:
+                    if hook:
+                        check_chunks(hook, chunks)
                     failure = await self._record(turn, step, chunks)
             except BaseException as error:  # a listener's clean-up after the interruption
                 # In a group, if it has a nursery; what is no Exception goes on.
@@ -292,7 +306,11 @@ class StepRunner:
             failure=failure,
             policy=policy,
         )
-        return isinstance(await hook.run(failed, _end), Retry)
+        decision = await hook.run(failed, _end)
+        if not isinstance(decision, (Retry, End)):
+            # No decision ends the turn as well, with its own failure and not with this one.
+            logger.error("%s", hook.wrong(decision, "Retry or End"))
+        return isinstance(decision, Retry)
 
     def _new_id(self, purpose: str, seq: int) -> MessageId:
         return self.session.new_id()

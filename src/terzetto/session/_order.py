@@ -120,9 +120,7 @@ class Place:
 
     def takes_chunk(self, chunk: AssistantChunk) -> bool:
         """Whether `judge` lets *chunk*, of an event with the next seq, pass."""
-        return (
-            chunk.step == self.open_step and chunk.turn == self.open_turn and not self.answered
-        )
+        return chunk.step == self.open_step and chunk.turn == self.open_turn and not self.answered
 
     def move_chunk(self, event: Event, chunk: StreamChunk) -> None:
         """`move` for an event of *chunk*."""

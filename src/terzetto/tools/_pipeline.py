@@ -13,10 +13,12 @@ import logging
 import math
 from collections.abc import Awaitable
 from functools import partial
+from typing import Any
 
 import trio
 from attrs import define, evolve, field
 
+from ..hooks import Waterfall
 from ..session import AgentView
 from ..vocabulary import (
     InvalidValue,
@@ -130,7 +132,7 @@ class ToolPipeline:
             case Deny(reason=reason):
                 call.outcome = denied(reason)
             case _:  # a policy that decides nothing must not let the call through
-                call.outcome = raised(_not_a(decision, "pre-execute", "Allow, Deny or Ask"))
+                call.outcome = raised(self.hooks.pre_execute.wrong(decision, "Allow, Deny or Ask"))
 
     def admit_now(self, call: RunningCall) -> None:
         """Guards and refusals alone."""
@@ -169,7 +171,7 @@ class ToolPipeline:
             if tool.timeout is None and not self.hooks.execute:
                 outcome = await self._body(call, tool, run)
             else:
-                outcome = _checked(await self._around(call, tool, run), "execute")
+                outcome = _checked(await self._around(call, tool, run), self.hooks.execute)
         except BaseException as error:  # execute listeners: somebody else's code
             rest = self._rest(call, error)
             outcome = _aborted(call) if rest is None else raised(rest)
@@ -326,7 +328,7 @@ class ToolPipeline:
         hook = result_hook(self.agent, call.call, call.tool, outcome)
         try:
             reviewed = await self.hooks.post_execute.around(hook, partial(_outcome, hook))
-            return _checked(reviewed, "post-execute")
+            return _checked(reviewed, self.hooks.post_execute)
         except BaseException as error:  # listeners: somebody else's code
             rest = self._rest(call, error)
             if rest is not None:
@@ -353,18 +355,22 @@ def _aborted(call: RunningCall) -> ToolOutcome:
     return aborted() if call.started else aborted_before_dispatch()
 
 
-def _checked(outcome: object, stage: str) -> ToolOutcome:
-    """*outcome* if it is a whole one, else the error of who made it."""
+def _checked(outcome: object, hook: Waterfall[Any, ToolOutcome]) -> ToolOutcome:
+    """*outcome* if it is a whole one, else the error of who made it: the listeners of *hook*."""
     if type(outcome) is ToolOutcome:
         content, contexts = outcome.content, outcome.contexts
         plain = type(content) is tuple and type(contexts) is tuple and not contexts
         if plain and len(content) == 1 and type(content[0]) is TextBlock:
             return outcome  # nearly all
     if not isinstance(outcome, ToolOutcome):
-        return raised(_not_a(outcome, stage, "a ToolOutcome"))
-    for part, kind in ((outcome.content, TextBlock), (outcome.contexts, UserMessage)):
+        return raised(hook.wrong(outcome, "ToolOutcome"))
+    for name, part, kind in (
+        ("content", outcome.content, TextBlock),
+        ("contexts", outcome.contexts, UserMessage),
+    ):
         if not isinstance(part, tuple) or not all(isinstance(item, kind) for item in part):
-            return raised(_not_a(part, stage, f"a tuple of {kind.__name__}"))
+            expected = f"a ToolOutcome with a tuple of {kind.__name__} as its {name}"
+            return raised(hook.wrong(part, expected))
     return outcome
 
 
