@@ -5,6 +5,8 @@ Open an engine inside your own Trio program, open agents on it, and ask:
     async with terzetto.open_engine(adapters=[...], tools=[...]) as engine:
         async with engine.open_agent(provider="...", model="...") as agent:
             turn = await agent.ask("Which file here is the longest?")
+
+To pytest: PYTEST_DONT_REWRITE. The plugin is of the same distribution, and that is all.
 """
 
 from ._lazy import at_first_use

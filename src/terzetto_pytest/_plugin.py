@@ -25,7 +25,8 @@ _MARKERS = (
 )
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
+def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
+    _leave_the_engine_alone(pluginmanager)
     group = parser.getgroup("terzetto")
     group.addoption(
         "--terzetto-seeds",
@@ -47,6 +48,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="SOURCE:POINT",
         help="strike explored tests at this point only, and show the log (see a violation's text)",
     )
+
+
+def _leave_the_engine_alone(manager: pytest.PytestPluginManager) -> None:
+    """Take the engine off the list of what pytest rewrites the asserts of.
+
+    On it is every package of a distribution with a plugin. Of hundreds of modules, not one of
+    which is a test, that makes the first import slow and every assert slower; and pytest warns
+    of them when they are imported already. It has no public way to say less; where this one
+    does not find the list, all is as it would be.
+    """
+    hook: Any = manager.rewrite_hook
+    marked = getattr(hook, "_must_rewrite", None)
+    known = getattr(hook, "_marked_for_rewrite_cache", None)
+    if isinstance(marked, set) and isinstance(known, dict):
+        marked.discard("terzetto")
+        known.clear()
 
 
 def _count(text: str) -> int:
@@ -110,14 +127,27 @@ def terzetto_seed(request: pytest.FixtureRequest) -> Generator[int, None, None]:
     A test is run once for each seed: one, or as many as ``--terzetto-seeds`` says, or those of
     its own ``@pytest.mark.terzetto_seeds``.
     """
-    seed: int = request.param
+    seed: int | None = getattr(request, "param", None)
+    if seed is None:
+        # pytest makes a test for each seed as it collects, and reads parameters for that.
+        raise pytest.UsageError(
+            f"{request.node.nodeid}: terzetto_seed: expected it among the test's parameters or in "
+            "@pytest.mark.usefixtures, so that there is a test for each seed; it was asked for "
+            "while the test was running (request.getfixturevalue), when it has no seed"
+        )
     with _use().pinned(seed):
         yield seed
 
 
 @pytest.fixture
-def terzetto_stage() -> object:
+def terzetto_stage(request: pytest.FixtureRequest) -> object:
     """The stage of an explored test: ``terzetto.testing.Stage``, a fresh one for every run."""
+    if request.node.get_closest_marker("terzetto_explore") is None:
+        raise pytest.UsageError(
+            f"{request.node.nodeid}: terzetto_stage: expected a test with the marker "
+            "@pytest.mark.terzetto_explore(model), which makes the stages; for an engine without "
+            "exploring there is the fixture terzetto_engine"
+        )
     return None  # the exploration puts its own in this place
 
 

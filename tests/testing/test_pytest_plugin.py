@@ -2,6 +2,8 @@
 
 import os
 import re
+import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -292,6 +294,71 @@ def test_unused_plugin_changes_nothing(pytester):
 
     assert told(said) == told(without.outlines)
     assert told(said)
+
+
+def test_a_seed_that_is_asked_for_too_late_says_what_to_do(pytester):
+    pytester.makepyfile(
+        """
+        def test_late(request):
+            request.getfixturevalue("terzetto_seed")
+        """
+    )
+    result = pytester.runpytest_inprocess(*PLUGIN)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        ["*test_late: terzetto_seed: expected it among the test's parameters*"]
+    )
+    assert "AttributeError" not in result.stdout.str()
+
+
+def test_a_stage_without_exploring_says_what_to_do(pytester):
+    pytester.makepyfile("def test_it(terzetto_stage): terzetto_stage.open_engine()")
+    result = pytester.runpytest_inprocess(*PLUGIN)
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*test_it: terzetto_stage: expected a test with the marker*"])
+
+
+@pytest.fixture
+def installed(pytester, monkeypatch):
+    """The package as a wheel leaves it: with a record of its files and an entry point."""
+    made = pytester.mkdir("site") / "terzetto-0.0.0.dist-info"
+    made.mkdir()
+    (made / "METADATA").write_text("Metadata-Version: 2.1\nName: terzetto\nVersion: 0.0.0\n")
+    (made / "RECORD").write_text("terzetto/__init__.py,,\nterzetto_pytest/__init__.py,,\n")
+    points = tomllib.loads((Path(SOURCE).parent / "pyproject.toml").read_text())["project"]
+    ((name, target),) = points["entry-points"]["pytest11"].items()
+    (made / "entry_points.txt").write_text(f"[pytest11]\n{name} = {target}\n")
+    monkeypatch.delenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([SOURCE, str(made.parent)]))
+
+
+def test_an_installed_plugin_leaves_the_asserts_of_the_engine_as_they_are(pytester, installed):
+    """Also where it is named a second time: it is the same one."""
+    pytester.makepyfile(
+        """
+        import sys
+        from _pytest.assertion.rewrite import AssertionRewritingHook
+
+        def test_it(terzetto_engine):
+            import terzetto.agent
+            by_pytest = {
+                name for name, module in sys.modules.items()
+                if isinstance(getattr(module, "__loader__", None), AssertionRewritingHook)
+            }
+            assert "terzetto_pytest" in by_pytest
+            assert not [name for name in by_pytest if name.split(".")[0] == "terzetto"]
+        """
+    )
+    result = pytester.runpytest_subprocess("-p", "terzetto_pytest", "-p", "no:cacheprovider")
+    result.assert_outcomes(passed=1)
+
+
+def test_an_engine_that_is_imported_before_pytest_is_no_warning(pytester, installed):
+    pytester.makepyfile("def test_it(): pass")
+    warning = "error:Module already imported so cannot be rewritten; terzetto"
+    run = f"import sys, terzetto, pytest; sys.exit(pytest.main(['-W', {warning!r}, '-q']))"
+    result = pytester.run(sys.executable, "-c", run)
+    assert result.ret == 0, result.outlines + result.errlines
 
 
 def test_markers_are_registered(pytester):
