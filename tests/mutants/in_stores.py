@@ -66,8 +66,8 @@ IN_STORES = (
     Mutant(
         "leader-takes-all",
         "stores/_group.py",
-        "            if not batch.begun:\n                batch.leave(entry)\n            raise\n",
-        "            raise\n",
+        "            if not batch.begun:\n                batch.leave(entry)\n                raise\n",
+        "            if not batch.begun:\n                raise\n",
         "work of somebody who was cancelled is written all the same",
         law("stores/test_sqlite.py", "stores/test_check_store.py"),
     ),

@@ -186,10 +186,23 @@ def test_a_point_needs_its_two_names(capsys: pytest.CaptureFixture[str]) -> None
     assert "--point needs one --scenario and one --source" in capsys.readouterr().err
 
 
-def test_the_checkpoints_are_the_engines_own() -> None:
-    """Every file of the loop is looked at; wire adapters and the command line are not."""
-    files = {point.path for point in engine_checkpoints().points}
+def test_the_checkpoints_are_those_of_all_but_extras_commands_and_tests() -> None:
+    """Also of modules that nobody has thought of: what is left out is said, not what is in."""
+    checkpoints = engine_checkpoints()
+    files = {point.path for point in checkpoints.points}
     assert {"agent/_driver.py", "agent/_step.py", "tools/_batch.py", "terzetto/engine.py"} <= files
     assert {"session/_log.py", "stores/_memory.py", "llm/_runtime.py", "terzetto/hooks.py"} <= files
-    assert not any("http" in file or "jsonl" in file or "commands" in file for file in files)
-    assert len(engine_checkpoints().points) > 150
+    assert {"llm/_http.py", "llm/openai_chat.py", "llm/loopback.py", "stores/_group.py"} <= files
+    left_out = ("extras/", "commands/", "testing/", "terzetto/cli.py")
+    assert not [file for file in files if file.startswith(left_out)]
+    assert len(checkpoints.points) > 340
+
+
+def test_waits_for_threads_are_told_apart() -> None:
+    """They are shown, and counted with nothing else."""
+    checkpoints = engine_checkpoints()
+    threads = checkpoints.threads
+    assert {point.path for point in threads} >= {"stores/_jsonl.py", "stores/_sqlite.py"}
+    assert all(point.text.startswith("await trio.to_thread.run_sync(") for point in threads)
+    assert not {*threads} & {*checkpoints.fresh().unreached}
+    assert f"not counted: {len(threads)} waits for threads" in str(checkpoints)

@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from typing import Any
 
 import pytest
 
 from terzetto.testing import SOURCES, explore, explore_crashes
 from terzetto.testing._command import engine_checkpoints
 from terzetto.testing._explorer import makers
-from terzetto.testing._life import Play, run
+from terzetto.testing._life import Outcome, Play, run
 from terzetto.testing._shipped import SHIPPED
+from terzetto.tools import _batch as batch_module
+from terzetto.tools._pipeline import ToolPipeline
+from terzetto.tools._touches import NOTHING
 from terzetto.vocabulary import ToolResultEvent, TurnEnd
 
 ENDINGS = {
@@ -53,6 +57,12 @@ ENDINGS = {
     "driving": ["Completed"],
     "groups": ["Completed"],
     "script": ["Completed"] * 4,
+    "wire": ["Completed", "Failed"],
+    "breaking": ["Completed"],
+    "leaving": ["Completed"] * 2,
+    "by hand": ["Completed"],
+    "files": ["Completed"],
+    "database": ["Completed"],
 }
 """How the turns of the first session end when nobody strikes."""
 
@@ -79,6 +89,10 @@ RESULTS = {
     "behind": {"ok": 2},
     "driving": {"ok": 1},
     "groups": {"error": 3},
+    "wire": {"ok": 1},
+    "by hand": {"ok": 1},
+    "files": {"ok": 1},
+    "database": {"ok": 1},
 }
 """How its tool calls end; absent: it makes none."""
 
@@ -123,12 +137,41 @@ def test_a_scenario_that_nobody_strikes_does_what_it_says(name: str) -> None:
     assert len(outcome.stage.bodies) >= codes["ok"]
 
 
+def test_the_scenario_of_batches_sees_a_cap_that_is_ignored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def may_open(self: Any) -> bool:
+        return len(self.opened) < len(self.batch.calls)
+
+    monkeypatch.setattr(batch_module._Run, "_may_open", may_open)
+    assert any("together in two slots: look, look, look" in p for p in _played("batch").problems)
+
+
+def test_the_scenario_of_batches_sees_a_barrier_that_is_ignored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def classify(self: Any, call: Any) -> Any:
+        found = original(self, call)
+        found.claim = NOTHING
+        return found
+
+    original = ToolPipeline.classify
+    monkeypatch.setattr(ToolPipeline, "classify", classify)
+    assert any("alone" in problem for problem in _played("batch").problems)
+
+
+def _played(name: str) -> Outcome:
+    first, second = makers(SHIPPED[name].scenario, SHIPPED[name].model)
+    return run(Play(scenario=SHIPPED[name].scenario, make_adapter=first, make_second=second))
+
+
 ONLY_STRUCK = {
     "agent/_creation.py: await late[1].close()": "its creator was cancelled",
-    "agent/_lifetime.py: await self.wait_end()": "Ctrl-C came as its task was being started",
     "agent/_waiting.py: await self._give_back()": "its creator was cancelled",
     "agent/_waiting.py: await self.discard(self._result.pop())": "its creator was cancelled",
     "agent/_waiting.py: await self.done.wait()": "its creator was cancelled",
+    "llm/_http.py: await self._close()": "cancelled in the tick in which it has connected",
+    "stores/_group.py: await batch.ended.wait()": "cancelled while others write what is its own",
 }
 """Checkpoints that are reached at some moment of a strike only, and why."""
 

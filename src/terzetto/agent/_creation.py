@@ -281,6 +281,7 @@ class Agents(AgentRegistry):
         for task in self._acquiring.values():
             task.limit()
 
+    @trio.lowlevel.enable_ki_protection  # for the hand-over; what runs others' code has none
     async def _transaction(
         self,
         agent_id: SessionId,
@@ -314,6 +315,7 @@ class Agents(AgentRegistry):
             raise
         return AgentHandle(life.agent, life)
 
+    @trio.lowlevel.disable_ki_protection
     async def _acquired(
         self,
         agent_id: SessionId,
@@ -352,6 +354,7 @@ class Agents(AgentRegistry):
             raise AgentDisposed(f"parent {parent.id!r} is not running; it can own no agent")
 
     @trio.lowlevel.enable_ki_protection
+    @trio.lowlevel.disable_ki_protection
     async def _awake(self, parent: Agent | None) -> None:
         """An agent at rest has no nursery: return once *parent* has one, or is going away."""
         if parent is None or parent._nursery is not None:
@@ -377,6 +380,7 @@ class Agents(AgentRegistry):
     def _session(self, header: SessionHeader) -> Session:
         return Session(header, self.now_ms, self.new_id, self.make_bell())
 
+    @trio.lowlevel.disable_ki_protection
     async def _publish(self, life: Lifetime, options: Options, source: SessionStartSource) -> None:
         agent, hooks = life.agent, self.scope.hooks
         with being_created(agent):

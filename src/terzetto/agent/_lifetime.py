@@ -54,7 +54,6 @@ class Lifetime:
     on_crash: Callable[[], None] | None = None
     session_announced: bool = False
     agent_announced: bool = False
-    _begun: bool = False
     _stops: tuple[BaseException, ...] = ()
 
     @trio.lowlevel.enable_ki_protection
@@ -151,15 +150,11 @@ class Lifetime:
 
     @trio.lowlevel.enable_ki_protection
     async def tear_down(self) -> None:
-        """Unwind what creation built, in order; every caller awaits the one teardown.
+        """Unwind what creation built, in order: once, by its own task, or by its creator if it
+        was never handed over.
 
         What a listener stops the program with, and Ctrl-C, is raised when all is done.
         """
-        if self._begun:
-            with trio.CancelScope(shield=True):
-                await self.wait_end()
-            return
-        self._begun = True
         agent, state = self.agent, self.agent._state
         state.begin_closing(DisposedCause(), keep_inbox=True)
         # A maintenance job belongs to somebody's task; it was asked to stop.

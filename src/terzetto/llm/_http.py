@@ -225,10 +225,12 @@ class HttpClient:
 
     Args:
         secrets: Texts that no failure may show.
+        network: Where connections come from instead of sockets; for tests.
     """
 
     limits: HttpLimits = field(factory=HttpLimits)
     secrets: tuple[str, ...] = field(default=(), repr=False)
+    network: object | None = field(default=None, repr=False)
     _client: httpx.AsyncClient | None = field(default=None, init=False, repr=False)
     _slots: trio.Semaphore = field(init=False, repr=False)
 
@@ -323,7 +325,9 @@ class HttpClient:
     def _open(self) -> httpx.AsyncClient:
         if self._client is None:
             limits = self.limits
+            network = None if self.network is None else _transport_over(self.network)
             self._client = httpx.AsyncClient(
+                transport=network,
                 http2=False,
                 follow_redirects=False,
                 timeout=httpx.Timeout(
@@ -340,6 +344,13 @@ class HttpClient:
                 ),
             )
         return self._client
+
+
+def _transport_over(network: object) -> httpx.AsyncHTTPTransport:
+    """httpx's own transport on a network backend of httpcore's; httpx takes none."""
+    transport = httpx.AsyncHTTPTransport(verify=False)
+    vars(transport._pool)["_network_backend"] = network
+    return transport
 
 
 class _Body(httpx.AsyncByteStream):

@@ -83,19 +83,25 @@ class Group(Generic[J]):
         batch.join(entry)
         try:
             while not batch.begun:
-                if self._busy is None:
+                if not await self._freed():
                     await self._lead(batch)
-                else:
-                    await self._busy.wait()
-        except BaseException:
+        except trio.Cancelled:
             if not batch.begun:
                 batch.leave(entry)
-            raise
+                raise
+            # Begun, it cannot be left: the cancel is met again at the caller's next checkpoint.
         if not batch.ended.is_set():  # it is, for the leader
             with trio.CancelScope(shield=True):
                 await batch.ended.wait()
         if entry in batch.failures:
             raise batch.failures[entry]
+
+    async def _freed(self) -> bool:
+        """Wait for what is at work, once; whether anything was. No checkpoint if not."""
+        if self._busy is None:
+            return False
+        await self._busy.wait()
+        return True
 
     async def _lead(self, batch: _Batch[J]) -> None:
         self._busy = busy = trio.Event()
@@ -139,8 +145,7 @@ class Group(Generic[J]):
         self._users -= 1
         with trio.CancelScope(shield=True):
             while self._users == 0 and self.worker.open:
-                if self._busy is not None:
-                    await self._busy.wait()
+                if await self._freed():
                     continue
                 self._busy = busy = trio.Event()
                 try:

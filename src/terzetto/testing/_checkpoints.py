@@ -6,6 +6,8 @@ The awaits are those of the source text: each ``await``, each ``async for`` and 
 - *reached*: a task was suspended there when it was about to make a step, in any run; or it
   ran there without being suspended, in the run that nobody struck. An await that only
   struck runs come to, and that never suspends, counts as not reached.
+- waits for a thread - an ``await`` of `trio.to_thread.run_sync` itself - are told apart and not
+  counted: where a thread is cut is the business of the kill runs.
 - *cancelled*: a `trio.Cancelled` or KeyboardInterrupt was thrown into a task suspended
   there, or a strike came while one was. Every await on the way counts, from the task's
   outermost function to the innermost one.
@@ -34,12 +36,16 @@ _Span: TypeAlias = tuple[int, int, int, int]
 
 @frozen
 class Checkpoint:
-    """One place in a source file where a task may wait. *text* is its first line."""
+    """One place in a source file where a task may wait. *text* is its first line.
+
+    *threaded*: it waits for `trio.to_thread.run_sync`, so for a thread.
+    """
 
     path: str
     line: int
     kind: Kind
     text: str
+    threaded: bool = False
 
     def __str__(self) -> str:
         return f"{self.path}:{self.line}: {self.text}"
@@ -75,27 +81,40 @@ class Checkpoints:
     @property
     def reached(self) -> list[Checkpoint]:
         """Those that some run came to."""
-        return [self.points[index] for index in sorted(self._reached)]
+        return self._counted(self._reached)
 
     @property
     def cancelled(self) -> list[Checkpoint]:
         """Those that were cut short while a task was suspended there."""
-        return [self.points[index] for index in sorted(self._cancelled)]
+        return self._counted(self._cancelled)
 
     @property
     def unreached(self) -> list[Checkpoint]:
         """Those that no run came to."""
-        return [p for index, p in enumerate(self.points) if index not in self._reached]
+        return self._counted(set(range(len(self.points))) - self._reached)
+
+    @property
+    def threads(self) -> list[Checkpoint]:
+        """The waits for threads, which are in none of the other lists."""
+        return [point for point in self.points if point.threaded]
+
+    def _counted(self, found: set[int]) -> list[Checkpoint]:
+        return [self.points[i] for i in sorted(found) if not self.points[i].threaded]
 
     def __str__(self) -> str:
-        return (
-            f"{len(self.points):,} checkpoints: {len(self._reached):,} reached, "
-            f"{len(self._cancelled):,} cancelled at, {len(self.unreached):,} never reached"
+        threads = [i for i, point in enumerate(self.points) if point.threaded]
+        counted = (
+            f"{len(self.points) - len(threads):,} checkpoints: {len(self.reached):,} reached, "
+            f"{len(self.cancelled):,} cancelled at, {len(self.unreached):,} never reached"
         )
+        if not threads:
+            return counted
+        came = len(self._reached.intersection(threads))
+        return f"{counted}; not counted: {len(threads):,} waits for threads, {came:,} reached"
 
     def fresh(self) -> Checkpoints:
         """The same points, where nothing has been found yet. Reads no file again."""
-        return Checkpoints(self.points, self._files)
+        return Checkpoints(self.points, self._files, known=self._known)
 
     def findings(self) -> tuple[frozenset[int], frozenset[int]]:
         """What was found, for `add` in another process."""
@@ -234,6 +253,15 @@ def _paths(sources: Iterable[ModuleType | str | Path]) -> Iterator[tuple[Path, P
             yield path.parent.parent, path
 
 
+def _threaded(node: ast.AST) -> bool:
+    """Whether it is ``await trio.to_thread.run_sync(...)``."""
+    return (
+        isinstance(node, ast.Await)
+        and isinstance(node.value, ast.Call)
+        and ast.unparse(node.value.func).endswith("to_thread.run_sync")
+    )
+
+
 def _awaits(text: str, shown: str) -> Iterator[tuple[_Span, Checkpoint]]:
     lines = text.splitlines()
     found: list[tuple[_Span, Checkpoint]] = []
@@ -253,5 +281,5 @@ def _awaits(text: str, shown: str) -> Iterator[tuple[_Span, Checkpoint]]:
         span = (node.lineno, node.col_offset, node.end_lineno, node.end_col_offset)
         last = node.end_col_offset if node.end_lineno == node.lineno else None
         words = lines[node.lineno - 1].encode()[node.col_offset : last].decode()
-        found.append((span, Checkpoint(shown, node.lineno, kind, words.strip())))
+        found.append((span, Checkpoint(shown, node.lineno, kind, words.strip(), _threaded(node))))
     yield from sorted(found, key=lambda item: item[0])

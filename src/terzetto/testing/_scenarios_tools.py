@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 
 import trio
 
@@ -28,17 +29,31 @@ from ._stage import Stage
 
 async def batch(stage: Stage) -> None:
     """Five calls, two slots, a barrier between them, results in another order."""
+    inside: list[str] = []
+
+    @contextmanager
+    def within(name: str) -> Iterator[None]:
+        """Never more bodies than slots; whoever is exclusive is alone."""
+        inside.append(name)
+        if len(inside) > 2 or (len(inside) > 1 and "alone" in inside):
+            stage.problems.append(f"together in two slots: {', '.join(inside)}")
+        try:
+            yield
+        finally:
+            inside.remove(name)
 
     @tool(parallel=True)
     async def look(ticks: int) -> str:
         """Look."""
-        await trio.sleep(ticks / 10)
+        with within("look"):
+            await trio.sleep(ticks / 10)
         return "seen"
 
     @tool
     async def alone() -> str:
         """Alone."""
-        await trio.sleep(0.1)
+        with within("alone"):
+            await trio.sleep(0.1)
         return "done"
 
     async with (

@@ -18,10 +18,12 @@ from ._explorer import makers
 from ._life import Play, Scenario
 from ._recording import Answers, MakeAdapter
 from ._scenarios_doors import DOORS
+from ._scenarios_files import FILES
 from ._scenarios_lives import LIVES
 from ._scenarios_saving import SAVING
 from ._scenarios_tools import TOOLS
 from ._scenarios_turns import TURNS
+from ._scenarios_wire import OVER_HTTP
 from ._scenarios_world import WORLD
 from ._script_acts import Script
 
@@ -96,7 +98,7 @@ def play_of(
 
 
 def _shipped() -> Mapping[str, Shipped]:
-    found = {**TURNS, **TOOLS, **LIVES, **DOORS, **SAVING, **WORLD}
+    found = {**TURNS, **TOOLS, **LIVES, **DOORS, **SAVING, **WORLD, **OVER_HTTP, **FILES}
     return {
         name: Shipped(name, scenario, model, tuple(GROUPS[name].split()))
         for name, (scenario, model) in found.items()
@@ -139,6 +141,12 @@ GROUPS: Mapping[str, str] = {
     "driving": "pipeline embedding",
     "groups": "pipeline failures",
     "script": "inbox cancellation persistence turns",
+    "wire": "streams requests retries",
+    "breaking": "streams failures retries",
+    "leaving": "streams cancellation failures",
+    "by hand": "streams pipeline",
+    "files": "persistence log",
+    "database": "persistence log",
 }
 """What each scenario is about, in the words of the reference."""
 
