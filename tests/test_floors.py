@@ -361,6 +361,7 @@ def test_services_never_import_each_other(terzetto: House) -> None:
 
 
 def test_extras_use_public_names_only(terzetto: House) -> None:
+    """C5: compaction, retries and budgets attach from outside, as anybody's would."""
     expect_none(private_names_in_extras(terzetto))
 
 

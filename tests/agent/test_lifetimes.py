@@ -703,7 +703,7 @@ def test_input_that_comes_while_the_write_path_closes_is_parked_or_refused(point
 
 @played
 async def test_children_end_before_their_parent_with_cause_parent() -> None:
-    """DESIGN 4: a child whose parent is torn down ends `parent`, and is gone before it."""
+    """C170: a child whose parent is torn down ends `parent`, and is gone before it."""
     async with engine_on(hanging()) as engine:
         heard = announcements(engine)
         parent = await engine.agents.create(**ROUTE, session_id="p")

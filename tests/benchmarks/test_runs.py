@@ -36,6 +36,18 @@ def test_every_part_gives_ratios_above_zero(tmp_path: Path, part: str) -> None:
     assert len({(row["part"], row["name"]) for row in rows}) == len(rows) >= 2
 
 
+def test_a_batch_is_measured_against_bare_trio_for_one_ten_and_a_hundred_slots(
+    tmp_path: Path,
+) -> None:
+    """C178: what a call takes, and what it takes more than in a nursery with nothing around."""
+    rows = [row for row in measured(tmp_path, "batch.parallel") if "no store" in row["name"]]
+    assert [row["name"].split(", ")[1] for row in rows] == ["cap 1", "cap 10", "cap 100"]
+    assert {(row["kind"], row["unit"], row["against"]) for row in rows} == {
+        ("ratio", "call", "bare Trio")
+    }
+    assert all(row["seconds"] > 0 and row["ratio"] > 0 for row in rows)
+
+
 def test_a_batch_and_a_step_need_few_syncs_and_few_threads(tmp_path: Path) -> None:
     """At most 2 + ceil(calls / cap) for a batch; a step waits for its request and its calls.
 

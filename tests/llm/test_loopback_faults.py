@@ -1,4 +1,4 @@
-"""Every fault that a script can ask the loopback server for."""
+"""Every fault that a script can ask the loopback server for (C180)."""
 
 import json
 from contextlib import nullcontext
