@@ -14,6 +14,7 @@ from ..vocabulary import (
     BlockEnd,
     BlockStart,
     Event,
+    Finish,
     ReasoningBlock,
     ReasoningDelta,
     StepEnd,
@@ -26,6 +27,7 @@ from ..vocabulary import (
     ToolResultBlock,
     ToolResultEvent,
     TurnStart,
+    is_complete,
 )
 
 MOST_EVENTS = 5_000
@@ -89,6 +91,8 @@ def _of_chunk(data: AssistantChunk) -> int:
         return 0
     if type(chunk) is BlockEnd:
         return _of_content((chunk.block,))
+    if type(chunk) is Finish and chunk.replay_state is None and is_complete(chunk.reason):
+        return 0
     return _length(chunk)
 
 

@@ -50,6 +50,8 @@ def _decode_op(value: Any, _: Any) -> v.SurfaceOp:
 
 
 def _encode_sources(sources: Any) -> Any:
+    if type(sources) is tuple and len(sources) == 1 and type(sources[0]) is int:
+        return [sources[0]]  # a result cites its call
     if type(sources) is v.Seqs or (
         type(sources) is tuple and _INTEGER.issuperset(map(type, sources))
     ):
@@ -167,7 +169,7 @@ def encode_event(event: v.Event) -> dict[str, PlainJson]:
             lone surrogate, an extension under one of Terzetto's own names. The seq is named.
     """
     try:
-        return _STRAIGHT.encoders[v.Event](event)  # type: ignore[no-any-return]
+        return _STRAIGHT.events[type(event.data)](event)  # type: ignore[no-any-return]
     except UNUSUAL:
         return _encode_strictly(event)
 

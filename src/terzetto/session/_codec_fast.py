@@ -60,13 +60,16 @@ class Straight:
     """The functions of both directions for the classes of *shapes*.
 
     ``decoders[cls]`` takes a dict that carries the tag of *cls*, if *cls* has one;
-    ``encoders[cls]`` takes what is exactly a *cls*. Their callers have looked.
+    ``encoders[cls]`` takes what is exactly a *cls*, ``events[cls]`` an event whose data is.
+    Their callers have looked.
     """
 
     def __init__(self, shapes: Shapes) -> None:
         self._shapes = shapes
+        self._event = next(cls for cls, _ in shapes.outside)
         self.decoders = Table(self._decoder)
         self.encoders = Table(self._encoder)
+        self.events = Table(self._event_encoder)
 
     # --- reading ------------------------------------------------------------------------
 
@@ -150,43 +153,46 @@ class Straight:
 
     def _encoder(self, cls: type) -> Callable[[Any], Any]:
         if cls in self._shapes.special or not attrs.has(cls):
-            return self._special_encoder(cls)
+            return self._shapes.encoder(cls)
         made = _Function("encode", cls, "value")
-        found = self._shapes.attributes(cls)
+        made.add(*self._object(cls, "value", made))
+        return made.ending("return value")
+
+    def _event_encoder(self, data: type) -> Callable[[Any], Any]:
+        made = _Function("encode", data, "value")
+        made.add(*self._object(self._event, "value", made, data))
+        return made.ending("return value")
+
+    def _object(self, cls: type, x: str, made: _Function, data: type | None = None) -> list[str]:
+        """Lines that take *x*, which is a *cls*, to a dict. An attribute whose tag is outside
+        of it is a *data*."""
+        lines: list[str] = []
         written, later = [], []
         if cls in self._shapes.tagged:
             key, tag = self._shapes.tagged[cls]
             written.append(f"{key!r}: {tag!r}")
-        for a in found:
-            key, x = self._shapes.key(cls, a.name), f"v_{a.name}"
-            lines = self._writing(cls, a, x, made)
+        for a in self._shapes.attributes(cls):
+            key, y = self._shapes.key(cls, a.name), f"{x}_{a.name}"
             if (cls, a.name) in self._shapes.outside:
                 outer, tags = self._shapes.outside[cls, a.name]
-                written.insert(0, f"{outer!r}: {made.name(tags)}[type(value.{a.name})]")
+                if data is None or data not in tags:
+                    raise Unusual
+                written.insert(0, f"{outer!r}: {tags[data]!r}")
+                steps = self._giving(data, y, made)
+            else:
+                steps = self._writing(cls, a, y, made)
             if a.default is attrs.NOTHING:
-                made.add(f"{x} = value.{a.name}", *lines)
-                written.append(f"{key!r}: {x}")
+                lines += [f"{y} = {x}.{a.name}", *steps]
+                written.append(f"{key!r}: {y}")
             else:
                 default = _default(a)
                 other = "is not None" if default is None else f"!= {made.name(default)}"
-                later += [f"{x} = value.{a.name}", f"if {x} {other}:"]
-                later += ["    " + line for line in (*lines, f"o[{key!r}] = {x}")]
-        made.add(f"o = {{{', '.join(written)}}}", *later)
-        return made.ending("return o")
-
-    def _special_encoder(self, cls: type) -> Callable[[Any], Any]:
-        if cls not in self._shapes.through:
-            return self._shapes.encoder(cls)
-        name, inner = self._shapes.through[cls]
-        made = _Function("encode", cls, "value")
-        made.add(f"x = value.{name}", *self._giving(inner, "x", made))
-        return made.ending("return x")
+                later += [f"{y} = {x}.{a.name}", f"if {y} {other}:"]
+                later += ["    " + line for line in (*steps, f"{x}_[{key!r}] = {y}")]
+        return [*lines, f"{x}_ = {{{', '.join(written)}}}", *later, f"{x} = {x}_"]
 
     def _writing(self, cls: type, a: Any, x: str, made: _Function) -> list[str]:
         """Lines that take *x*, the value of attribute *a*, to plain JSON."""
-        if (cls, a.name) in self._shapes.outside:
-            members = frozenset(self._shapes.outside[cls, a.name][1])
-            return [f"{x} = {made.name(self._by_class(members))}[type({x})]({x})"]
         if (cls, a.name) in self._shapes.custom:
             return [f"{x} = {made.name(self._shapes.custom[cls, a.name][0])}({x})"]
         return self._giving(a.type, x, made)
@@ -196,21 +202,32 @@ class Straight:
         if leaf := _leaf(kind, x, made):
             return leaf
         if is_array(kind):
-            each = made.name(self._item(get_args(kind)[0], self._giving))
-            return [
-                f"if type({x}) is not tuple: raise Unusual",
-                f"{x} = list(map({each}, {x}))",
-            ]
+            inner = get_args(kind)[0]
+            if table := self._choice(inner, made):
+                each = f"[{table}[type(item)](item) for item in {x}]"
+            else:
+                each = f"list(map({made.name(self._item(inner, self._giving))}, {x}))"
+            return [f"if type({x}) is not tuple: raise Unusual", f"{x} = {each}"]
         if is_union(kind) and not is_json(kind):
-            members = members_of(kind)
-            if len(members) == 1:
-                return self._giving(members[0], x, made)
-            return [f"{x} = {made.name(self._by_class(frozenset(members)))}[type({x})]({x})"]
+            if table := self._choice(kind, made):
+                return [f"{x} = {table}[type({x})]({x})"]
+            return self._giving(members_of(kind)[0], x, made)
         if attrs.has(kind) and kind not in self._shapes.special:
             check = f"if type({x}) is not {made.name(kind)}: raise Unusual"
-            return [check, f"{x} = {made.name(self.encoders[kind])}({x})"]
+            return [check, *self._object(kind, x, made)]  # no class is inside of itself
+        if kind in self._shapes.through:
+            name, inner = self._shapes.through[kind]
+            check = f"if type({x}) is not {made.name(kind)}: raise Unusual"
+            return [check, f"{x} = {x}.{name}", *self._giving(inner, x, made)]
         strict = plain if is_json(kind) else self._shapes.encoder(kind)
         return [f"{x} = {made.name(strict)}({x})"]
+
+    def _choice(self, kind: Any, made: _Function) -> str | None:
+        """The name of the encoders of the members of *kind*, if it has several."""
+        kind = _bare(kind)
+        if not is_union(kind) or is_json(kind) or len(members_of(kind)) == 1:
+            return None
+        return made.name(self._by_class(frozenset(members_of(kind))))
 
     def _by_class(self, members: frozenset[type]) -> Table:
         def encoder(cls: type) -> Callable[[Any], Any]:

@@ -68,7 +68,11 @@ class Writing(ABC):
     def append(self, event: Event) -> None:
         if self._closed:
             raise self._is_closed()
-        self._buffer.append(event)
+        buffer = self._buffer
+        if event.seq != buffer.next_seq:  # called only to say what is wrong
+            buffer.append(event)
+        buffer._pending.append(event)  # as it does, without a call for each event
+        buffer.next_seq += 1
 
     async def read(self, start: int = 0, stop: int | None = None) -> Events:
         check_range(start, stop)
