@@ -26,6 +26,7 @@ from attrs import define, field, frozen
 
 from ..vocabulary import Failure, InvalidValue, ProviderError
 from ._failures import INVALID_REQUEST, TIMEOUT, TRANSPORT, redact
+from ._silence import Silence, Silent
 
 _KEEPALIVE_SECONDS = 15.0
 _TAIL_SECONDS = 0.1
@@ -94,7 +95,7 @@ class HttpAnswer:
     """Set by the caller who has all it wants, so that the connection may be kept."""
     _pieces: AsyncIterator[bytes] = field(repr=False)
     _client: HttpClient = field(repr=False)
-    _left: float = field(repr=False)
+    _silence: Silence = field(repr=False)
     _begun: bool = field(default=False, init=False, repr=False)
     _unpack: Callable[[bytes], bytes] | None = field(init=False, repr=False)
 
@@ -121,34 +122,36 @@ class HttpAnswer:
 
     async def _read_raw(self) -> bytes:
         failure: Failure | None = None
-        before = trio.current_time()
-        with trio.move_on_after(max(0.0, self._left)) as silence:
-            try:
+        silence = self._silence
+        try:
+            if silence.watches:
+                return await anext(self._pieces, b"")
+            before, left = trio.current_time(), silence.left
+            with trio.move_on_after(max(0.0, left)):
                 data = await anext(self._pieces, b"")
-            except (httpx.HTTPError, httpx.StreamError) as error:
-                failure = self._client.failure(error, "the connection broke in mid-answer")
-            else:
-                # Only waiting counts: a slow caller is not a silent provider.
-                self._left -= trio.current_time() - before
+                silence.left = left - (trio.current_time() - before)
                 return data
-        if silence.cancelled_caught:
-            failure = Failure(message=self._silence(), code=TIMEOUT)
+            failure = Failure(message=self._silent(), code=TIMEOUT)
+        except Silent:
+            failure = Failure(message=self._silent(), code=TIMEOUT)
+        except (httpx.HTTPError, httpx.StreamError) as error:
+            failure = self._client.failure(error, "the connection broke in mid-answer")
         # Raised out here, the exception carries no httpx one, which knows every header.
-        raise ProviderError(failure or Failure(message="nothing was read", code=TRANSPORT))
+        raise ProviderError(failure)
 
     def progress(self) -> None:
         """The answer got on: silence is counted from here."""
         self._begun = True
-        self._left = self._client.limits.idle_timeout
+        self._silence.left = self._client.limits.idle_timeout
 
     def limit_silence(self, seconds: float) -> None:
         """Wait at most *seconds* for what may still come."""
-        self._left = min(self._left, seconds)
+        self._silence.left = min(self._silence.left, seconds)
 
     async def error_body(self) -> bytes:
         """What comes of the body within bounds of size and time; never raises for the
         rest."""
-        self._left = _ERROR_BODY_SECONDS
+        self._silence.left = _ERROR_BODY_SECONDS
         body = bytearray()
         with suppress(ProviderError):
             while len(body) < _ERROR_BODY_BYTES and (data := await self.read()):
@@ -165,7 +168,7 @@ class HttpAnswer:
                 if size > _TAIL_BYTES:
                     return
 
-    def _silence(self) -> str:
+    def _silent(self) -> str:
         limits = self._client.limits
         if self._begun:
             return f"the answer did not get on for {limits.idle_timeout:g} s"
@@ -254,12 +257,16 @@ class HttpClient:
         try:
             response, left = await self._send(url, headers, body)
             pieces = aiter(cast(httpx.AsyncByteStream, response.stream))  # aiter_raw only counts
-            answer = HttpAnswer(response.status_code, dict(response.headers), pieces, self, left)
+            silence = Silence(left)
+            answer = HttpAnswer(response.status_code, dict(response.headers), pieces, self, silence)
+            silence.watch(response.extensions.get("network_stream"))
             try:
                 yield answer
                 if answer.complete:
+                    silence.end()
                     await answer._tail()
             finally:
+                silence.end()
                 await unwind(pieces)
                 with trio.move_on_after(_CLOSE_SECONDS, shield=True):
                     await response.aclose()
