@@ -111,9 +111,12 @@ class HttpAnswer:
             ProviderError: ``TIMEOUT`` for silence, ``TRANSPORT`` for a broken
                 connection, which is closed by then, or for damaged compression.
         """
-        while (data := await self._read_raw()) and self._unpack is not None:
+        unpack = self._unpack
+        if unpack is None:
+            return await self._read_raw()
+        while data := await self._read_raw():
             try:
-                if unpacked := self._unpack(data):
+                if unpacked := unpack(data):
                     return unpacked
             except zlib.error as error:
                 message = f"the body is not what its content-encoding says: {error}"
@@ -125,13 +128,15 @@ class HttpAnswer:
         silence = self._silence
         try:
             if silence.watches:
-                return await anext(self._pieces, b"")
+                return await self._pieces.__anext__()
             before, left = trio.current_time(), silence.left
             with trio.move_on_after(max(0.0, left)):
-                data = await anext(self._pieces, b"")
+                data = await self._pieces.__anext__()
                 silence.left = left - (trio.current_time() - before)
                 return data
             failure = Failure(message=self._silent(), code=TIMEOUT)
+        except StopAsyncIteration:
+            return b""
         except Silent:
             failure = Failure(message=self._silent(), code=TIMEOUT)
         except (httpx.HTTPError, httpx.StreamError) as error:

@@ -115,16 +115,28 @@ class ChatStream:
             # Held in pieces by the decoder, which joins them once; we would join them each time.
             self._framed(data, out)
             return
-        if not self._all_said(data[:end], out):
-            for event in data[:end].split(b"\n\n"):
+        events = data[:end]
+        if b"\n" not in events:
+            if not self.chat.ended:
+                self._event(events, out)
+        elif not self._all_said(events, out):
+            for event in events.split(b"\n\n"):
                 if self.chat.ended:
                     return
                 self._event(event, out)
         self._rest = data[end + 2 :]
 
     def _event(self, event: bytes, out: list[StreamChunk]) -> None:
-        if not (event.startswith(b"data:") and b"\n" not in event and self._said(event, out)):
-            self._framed(event + b"\n\n", out)
+        if self._tries and event.startswith(b"data:") and b"\n" not in event:
+            try:
+                plain = _PLAIN.decode(event[5:])
+            except _NOT_PLAIN:
+                self._tries -= 1
+            else:
+                if self._take(plain, out):
+                    self._tries = _TRIES
+                    return
+        self._framed(event + b"\n\n", out)
 
     def _all_said(self, events: bytes, out: list[StreamChunk]) -> bool:
         """Take *events*, if there are several and each is a `_Plain`: whether they were."""
@@ -154,20 +166,6 @@ class ChatStream:
                         break
                     self._event(event, out)
                 break
-        return True
-
-    def _said(self, line: bytes, out: list[StreamChunk]) -> bool:
-        """Take *line* if it is a `_Plain`: whether it was."""
-        if not self._tries:
-            return False
-        try:
-            plain = _PLAIN.decode(line[5:])
-        except _NOT_PLAIN:
-            self._tries -= 1
-            return False
-        if not self._take(plain, out):
-            return False
-        self._tries = _TRIES
         return True
 
     def _take(self, plain: _Plain, out: list[StreamChunk]) -> bool:

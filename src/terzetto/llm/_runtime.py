@@ -211,10 +211,11 @@ class GuardedStream(Together, AbstractAsyncContextManager[AsyncIterator[StreamCh
     async def together(self) -> Sequence[StreamChunk]:
         if self._ended:
             return ()
-        if self._chunks is None or self._failure is not None:
+        chunks = self._chunks
+        if chunks is None or self._failure is not None:
             return (self._failed(),)
         try:
-            found = await more(self._chunks)
+            found = await more(chunks)
         except BaseException as error:  # an adapter stream: somebody else's code
             self._failure = _adapter_failure(error)
             return (self._failed(),)
