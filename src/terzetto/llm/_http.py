@@ -22,10 +22,11 @@ from typing import Protocol, cast
 
 import httpx
 import trio
-from attrs import define, field, frozen
+from attrs import define, field
 
-from ..vocabulary import Failure, InvalidValue, ProviderError
+from ..vocabulary import Failure, ProviderError
 from ._failures import INVALID_REQUEST, TIMEOUT, TRANSPORT, redact
+from ._http_limits import HttpLimits as HttpLimits
 from ._silence import Silence, Silent
 
 _KEEPALIVE_SECONDS = 15.0
@@ -36,36 +37,6 @@ _ERROR_BODY_BYTES = 64 * 1024
 _CLOSE_SECONDS = 5.0
 _PIECE = 64 * 1024
 _ANY_ZLIB = 47  # zlib's number for "gzip or zlib, look at the head"
-
-
-def _positive(instance: object, attribute: object, value: float | None) -> None:
-    if value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
-        name = getattr(attribute, "name", "limit")
-        raise InvalidValue(f"{name}: expected more than 0, got {value!r}")
-
-
-@frozen(kw_only=True)
-class HttpLimits:
-    """Limits of every request; times in seconds.
-
-    Args:
-        connect_timeout: For a TCP connection, and again for its TLS handshake.
-        first_byte_timeout: From the sent request to the first progress, so to the
-            head of the answer too.
-        idle_timeout: Between two signs of progress, while the caller waits for bytes.
-        write_timeout: For each 64 KiB of the request.
-        pool_timeout: For a free connection; None waits for as long as it takes.
-        max_connections: Streams that may be open at once; more wait in order.
-    """
-
-    connect_timeout: float = field(default=10.0, validator=_positive)
-    first_byte_timeout: float = field(default=120.0, validator=_positive)
-    idle_timeout: float = field(default=60.0, validator=_positive)
-    write_timeout: float = field(default=60.0, validator=_positive)
-    pool_timeout: float | None = field(default=None, validator=_positive)
-    max_connections: int = field(default=100, validator=_positive)
 
 
 async def unwind(iterator: AsyncIterator[object]) -> None:
