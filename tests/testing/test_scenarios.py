@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from terzetto.testing import SOURCES, explore, explore_crashes
-from terzetto.testing._command import engine_checkpoints
-from terzetto.testing._explorer import makers
+from terzetto.testing._command import engine_checkpoints, sampled_by
+from terzetto.testing._explorer import Findings, makers
 from terzetto.testing._life import Outcome, Play, run
-from terzetto.testing._shipped import SHIPPED
+from terzetto.testing._shipped import SHIPPED, play_of
+from terzetto.testing._stage import Source
 from terzetto.tools import _batch as batch_module
 from terzetto.tools._pipeline import ToolPipeline
 from terzetto.tools._touches import NOTHING
@@ -196,21 +197,47 @@ def test_every_checkpoint_of_the_engine_is_reached() -> None:
     assert {f"{p.path}: {p.text}" for p in checkpoints.unreached} == set(ONLY_STRUCK)
 
 
+LONG = {"wire", "breaking", "leaving", "by hand", "files", "database"}
+"""Scenarios of a hundred steps and more, which have few points here."""
+
+
+@pytest.mark.parametrize("source", [s for s in SOURCES if s.name in {"user", "host cancel"}])
+def test_a_sample_of_points_cuts_every_await_that_a_task_waits_at(source: Source) -> None:
+    """Points that are left out are counted, and none of them is at an await of its own."""
+    checkpoints = engine_checkpoints().fresh()
+    findings = Findings(play_of(SHIPPED["batch"], 0, checkpoints), "batch")
+    findings.strike(source, 10_000, 1, sampled=5)
+    report, unstruck = findings.report, findings.unstruck
+    first = unstruck.first_agent if source.to_agent else 1
+    assert report.violations == []
+    assert 5 <= report.points < report.left_out + report.points == unstruck.steps + 1 - first
+    waited = frozenset[int]().union(*unstruck.waited[first - 1 :])
+    assert len(waited) > 20
+    assert waited <= checkpoints.findings()[1]
+
+
+def test_only_long_scenarios_are_struck_at_a_sample() -> None:
+    """What a sample leaves out grows with the steps, for a run costs as much as it has steps."""
+    assert [sampled_by(steps) for steps in (1, 50, 60, 110, 200)] == [1, 1, 1, 4, 13]
+
+
 @pytest.mark.parametrize("name", SHIPPED)
 def test_a_scenario_is_clean_at_every_ninth_point(name: str) -> None:
     """C16 C28 C32 C34 C67 C113 C116 C119 C124 C126-C130 C134 C173 C175 C176 C179."""
     shipped = SHIPPED[name]
     some = {"user", "host cancel", "KeyboardInterrupt", "KeyboardInterrupt in a listener"}
     sources = [source for source in SOURCES if source.name in some]
-    report = explore(shipped.scenario, shipped.model, name=name, sources=sources, stride=9)
+    stride = 37 if name in LONG else 9
+    report = explore(shipped.scenario, shipped.model, name=name, sources=sources, stride=stride)
     assert list(map(str, report.violations)) == []
-    assert report.points >= 3 * (report.steps // 9)
+    assert report.points >= 3 * (report.steps // stride)
 
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_a_scenario_survives_power_cuts(name: str) -> None:
     """C145 and the durability of starts: what ran is never said not to have run."""
     shipped = SHIPPED[name]
-    report = explore_crashes(shipped.scenario, shipped.model, name=name, stride=9)
+    stride = 37 if name in LONG else 9
+    report = explore_crashes(shipped.scenario, shipped.model, name=name, stride=stride)
     assert list(map(str, report.violations)) == []
     assert report.points >= 3

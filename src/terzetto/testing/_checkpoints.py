@@ -22,7 +22,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import CodeType, FrameType, ModuleType
+from types import CodeType, CoroutineType, FrameType, ModuleType
 from typing import Any, Literal, TypeAlias
 
 import trio
@@ -142,6 +142,10 @@ class Checkpoints:
             self._reached.update(found)
             self._cancelled.update(found)
 
+    def at(self, tasks: Iterable[trio.lowlevel.Task]) -> frozenset[int]:
+        """The awaits that *tasks* are suspended at, by their place in *points*."""
+        return frozenset(index for task in tasks for index in self._of(task))
+
     @contextmanager
     def watch(self) -> Iterator[None]:
         """See also what runs without being suspended. A tracer at work stays alone."""
@@ -173,7 +177,14 @@ class Checkpoints:
         """The awaits that *task* is suspended at, as `Task.iter_await_frames` has them; this
         is asked before each step of each run, so the chain is walked by hand."""
         found, known = list[int](), self._known
-        for frame in _frames(task.coro):
+        coroutine: Any = task.coro
+        while coroutine is not None:
+            if type(coroutine) is CoroutineType:  # nearly all of them
+                frame, coroutine = coroutine.cr_frame, coroutine.cr_await
+            else:
+                frame, coroutine = _next_of(coroutine)
+            if frame is None:  # it has ended
+                continue
             key = frame.f_code, frame.f_lasti
             index = known[key] if key in known else self._find(*key)
             if index is not None:
@@ -206,21 +217,15 @@ class Checkpoints:
         return min(around)[1] if around else None
 
 
-def _frames(coroutine: Any) -> Iterator[FrameType]:
-    """Where *coroutine* and those that it awaits are suspended."""
-    while coroutine is not None:
-        if hasattr(coroutine, "cr_frame"):
-            frame, coroutine = coroutine.cr_frame, coroutine.cr_await
-        elif hasattr(coroutine, "gi_frame"):
-            frame, coroutine = coroutine.gi_frame, coroutine.gi_yieldfrom
-        else:
-            # `asend` and `athrow` of an asynchronous generator do not tell which it is.
-            generators = [g for g in gc.get_referents(coroutine) if hasattr(g, "ag_frame")]
-            if not generators:
-                return
-            frame, coroutine = generators[0].ag_frame, generators[0].ag_await
-        if frame is not None:  # it has not ended
-            yield frame
+def _next_of(coroutine: Any) -> tuple[FrameType | None, Any]:
+    """Where *coroutine* is suspended, and what it awaits."""
+    if hasattr(coroutine, "cr_frame"):
+        return coroutine.cr_frame, coroutine.cr_await
+    if hasattr(coroutine, "gi_frame"):
+        return coroutine.gi_frame, coroutine.gi_yieldfrom
+    # `asend` and `athrow` of an asynchronous generator do not tell which it is.
+    generators = [g for g in gc.get_referents(coroutine) if hasattr(g, "ag_frame")]
+    return (generators[0].ag_frame, generators[0].ag_await) if generators else (None, None)
 
 
 _WAITING = {"GET_AWAITABLE", "GET_ANEXT", "SEND"}

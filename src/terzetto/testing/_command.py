@@ -47,6 +47,10 @@ PAIRS = 12
 """Second strikes of each scenario that are tried unless all of them are asked for."""
 
 _LIMIT = 10_000
+_WORK = 3_000
+"""Task steps that one source's strikes at a scenario may come to before they are a sample: a run
+costs its steps, so that of a long scenario all points cost the square of them."""
+
 _UNITS_A_WORKER = 4
 _MOST_TRACES = 3
 _NAMES = [*(source.name for source in SOURCES), POWER_CUT, TWICE]
@@ -87,6 +91,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--scenario", action="append", type=_scenario, metavar="NAME", help=_ONLY_THIS)
     add("--source", action="append", choices=_NAMES, metavar="NAME", help="only this one")
     add("--stride", type=_positive, default=1, metavar="N", help="strike every N points")
+    add("--full", action="store_true", help="all points of the long scenarios, not a sample")
     add("--pairs", action="store_true", help="all second strikes, instead of a sample: hours")
     add("--point", type=_positive, metavar="N", help="one run, with its log; needs the two names")
     add("--then", choices=list(_BY_NAME), metavar="NAME", help="with --point: who strikes again")
@@ -154,6 +159,7 @@ class _Unit:
     stride: int
     seed: int
     pairs: Pairs
+    full: bool = False
 
 
 @frozen
@@ -171,13 +177,20 @@ def _work(unit: _Unit) -> _Result:
     sources = [_BY_NAME[name] for name in unit.sources if name in _BY_NAME]
     with ctrl_c_heard():
         found = Findings(play, unit.scenario)
+        sampled = 1 if unit.full else sampled_by(found.report.steps)
         for source in sources:
-            found.strike(source, _LIMIT, unit.stride)
+            found.strike(source, _LIMIT, unit.stride, sampled)
         if TWICE in unit.sources:
             found.strike_twice(SOURCES, unit.pairs, unit.stride)
         if POWER_CUT in unit.sources:
-            found.report.add(cut_everywhere(play, unit.scenario, LATENCY, _LIMIT, unit.stride))
+            stride = unit.stride * sampled
+            found.report.add(cut_everywhere(play, unit.scenario, LATENCY, _LIMIT, stride))
     return _Result(found.report, time.process_time() - began, checkpoints.findings())
+
+
+def sampled_by(steps: int) -> int:
+    """Every how many points a scenario of so many *steps* is struck."""
+    return max(1, round(steps * steps / _WORK))
 
 
 @define
@@ -187,12 +200,14 @@ class _Row:
     name: str
     steps: int = 0
     points: int = 0
+    left_out: int = 0
     violations: list[Violation] = field(factory=list)
     seconds: float = 0.0
 
     def add(self, result: _Result) -> None:
         report = result.report
         self.steps, self.points = report.steps, self.points + report.points
+        self.left_out += report.left_out
         # The run that nobody struck is the same for every source.
         self.violations += [v for v in report.violations if v not in self.violations]
         self.seconds += result.seconds
@@ -215,7 +230,7 @@ def _explore_all(
     groups = _split(sources, options.jobs, len(scenarios))
     with _workers(options.jobs) as submit:
         units = {
-            (name, group): _Unit(name, group, options.stride, options.seed, pairs)
+            (name, group): _Unit(name, group, options.stride, options.seed, pairs, options.full)
             for name in scenarios
             for group in groups
         }
@@ -233,9 +248,12 @@ def _explore_all(
             for violation in row.violations:
                 print(f"  {violation}", flush=True)
             total.points += row.points
+            total.left_out += row.left_out
             total.violations += row.violations
     print(f"\n{checkpoints}")
     print("\n".join(f"  never reached: {checkpoint}" for checkpoint in checkpoints.unreached))
+    if total.left_out:
+        print(f"{total.left_out:,} points of the long scenarios left out; --full strikes them all")
     for violation in _first_of_each(total.violations):
         scene = shipped(violation.scenario)
         print(f"\n{shortest_trace(violation, scene.scenario, scene.model)}", flush=True)

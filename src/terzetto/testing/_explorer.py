@@ -12,7 +12,7 @@ life of the same session.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from attrs import define, field, frozen
 
@@ -61,11 +61,12 @@ class Violation:
 
 @define
 class Report:
-    """What an exploration found. *points* counts the runs that were struck, *steps* the task
-    steps of the run that nobody struck."""
+    """What an exploration found. *points* counts the runs that were struck, *left_out* those
+    that a sample left out, *steps* the task steps of the run that nobody struck."""
 
     points: int = 0
     steps: int = 0
+    left_out: int = 0
     violations: list[Violation] = field(factory=list)
 
     def __str__(self) -> str:
@@ -74,6 +75,7 @@ class Report:
     def add(self, other: Report) -> None:
         """What *other* found of the same scenario."""
         self.points += other.points
+        self.left_out += other.left_out
         self.violations += other.violations
 
 
@@ -182,16 +184,38 @@ class Findings:
                 Violation(self.name, source, point, problem, seed, second)
             )
 
-    def strike(self, source: Source, limit: int, stride: int) -> None:
-        """Strike once, at every point."""
+    def strike(self, source: Source, limit: int, stride: int, sampled: int = 1) -> None:
+        """Strike once, at every point, or at some of them: every *sampled* one, and wherever
+        a task waits where it has not been struck by this source."""
         first = max(1, self.unstruck.first_agent) if source.to_agent else 1
+        if sampled > 1 and source.inside is None:
+            for point in self._sample(first, stride, sampled):
+                self._strike_at(source, point)
+            return
         for point in range(first, limit + 1, stride):
-            outcome = run(self.play, source, point)
-            if not outcome.stage.struck:
+            if not self._strike_at(source, point):
                 return
-            self.report.points += 1
-            self.tell(source.name, point, problems_of(outcome, self.unstruck, source))
         self.tell(source.name, limit, ["it never ended"])
+
+    def _strike_at(self, source: Source, point: int) -> bool:
+        """Strike at *point*; whether the run came to it."""
+        outcome = run(self.play, source, point)
+        if not outcome.stage.struck:
+            return False
+        self.report.points += 1
+        self.tell(source.name, point, problems_of(outcome, self.unstruck, source))
+        return True
+
+    def _sample(self, first: int, stride: int, sampled: int) -> Iterator[int]:
+        """Some of the points from *first* on. Of a stride of its own, nothing more."""
+        seen = frozenset[int]()
+        for point in range(first, self.unstruck.steps + 1, stride):
+            waited = self.unstruck.waited[point - 1] if self.unstruck.waited else seen
+            if (point - first) // stride % sampled == 0 or (stride == 1 and not waited <= seen):
+                seen |= waited
+                yield point
+            else:
+                self.report.left_out += 1
 
     def strike_twice(self, sources: Sequence[Source], pairs: Pairs, stride: int) -> None:
         """Strike again while the first strike is being followed."""

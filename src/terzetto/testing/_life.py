@@ -59,6 +59,7 @@ class Outcome:
     """What a run left behind. *events* are those of the stage's first session.
 
     *first_agent* is the first point at which there was an agent to strike, 0 without one.
+    *waited* has the awaits that tasks waited at, point by point, if nobody struck.
     """
 
     stage: Stage
@@ -66,6 +67,7 @@ class Outcome:
     problems: list[str]
     events: Sequence[Event] = ()
     first_agent: int = 0
+    waited: Sequence[frozenset[int]] = ()
 
 
 _GRACE = 3
@@ -126,7 +128,8 @@ def _run(play_: Play, source: Source | None, point: int, second: Second | None) 
         problems += play_.check(stage)
     if stage.session is not None and stage.struck:
         problems += second_life(play_, stage.session.id, first.events, stage.store)
-    return Outcome(stage, striker.steps, problems, first.events, striker.first_agent)
+    first_agent, waited = striker.first_agent, striker.waited
+    return Outcome(stage, striker.steps, problems, first.events, first_agent, waited)
 
 
 def _hangs(play_: Play, stage: Stage, striker: _Striker) -> bool:
@@ -175,7 +178,8 @@ class _Striker(trio.abc.Instrument):
     """Strikes before the *point*-th task step, once; and sees where tasks wait.
 
     Until it strikes the run is the one that nobody struck, so there is nothing to see.
-    *first_agent* is the step before which there was an agent to strike.
+    *first_agent* is the step before which there was an agent to strike, *waited* where tasks
+    waited before each step of a run that nobody strikes.
     """
 
     stage: Stage
@@ -184,6 +188,7 @@ class _Striker(trio.abc.Instrument):
     told: bool = False
     steps: int = field(default=0, init=False)
     first_agent: int = field(default=0, init=False)
+    waited: list[frozenset[int]] = field(factory=list, init=False)
     _over: int = field(default=0, init=False)
 
     def before_task_step(self, task: trio.lowlevel.Task) -> None:
@@ -193,6 +198,8 @@ class _Striker(trio.abc.Instrument):
             self.first_agent = self.steps
         if self.steps >= stage.point and self.checkpoints is not None:
             self.checkpoints.stepped(task)
+            if stage.source is None:
+                self.waited.append(self.checkpoints.at(tasks()))
         if stage.source is None or stage.source.inside is not None or self.steps < stage.point:
             return
         if self.steps == stage.point:

@@ -28,9 +28,11 @@ from ..llm.scripted import (
     say,
     think,
 )
+from ..vocabulary import ProviderError
 from ._life import Scenario
 from ._memory_network import MemoryNetwork, in_memory, over_http
 from ._recording import Answers, MakeAdapter
+from ._script_acts import REFUSED
 from ._stage import Stage
 
 
@@ -61,6 +63,8 @@ async def wire(stage: Stage) -> None:
             with trio.move_on_after(1):
                 await network.server.wait_connections(1)
             await agent.wait_idle()
+            with suppress(*REFUSED, ProviderError):
+                await agent.run_maintenance(agent.complete, "What was said?")
             stage.send("followup", "again")
             await agent.wait_idle()
         await network.server.wait_connections(0)
@@ -70,6 +74,7 @@ WIRE: Answers = [
     answer(think("hm"), Delay(0.1), say("I look."), call("look")),
     refuse(503, retry_after=1),
     answer(Headers(), Delay(0.1), Comment("still here"), say("Done.")),
+    "Nothing much.",
     refuse(401),
 ]
 
