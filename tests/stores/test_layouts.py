@@ -52,6 +52,24 @@ def stream(count: int, start: int = 0) -> list[Event]:
     return events[start:count]
 
 
+@given(st.integers(0, 3 * STRIDE), st.integers(0, 2 * STRIDE), st.integers(0, 9_999))
+def test_what_is_appended_to_a_plain_log_says_where_its_lines_are(
+    start: int, count: int, offset: int
+) -> None:
+    """However much it is: its lines, where they end, and where each 256th event is."""
+    at = Place(start, offset, start + 3)
+    events = [Event(start + i, 1_000, v.TurnStart(i)) for i in range(count)]
+    lines = [dumps_event(event) + b"\n" for event in events]
+    packed = KEPT["plain"].pack(events, at)
+    assert packed.data == b"".join(lines)
+    assert packed.end == Place(start + count, offset + len(packed.data), start + 3 + count)
+    assert list(packed.places) == [
+        Place(event.seq, offset + sum(map(len, lines[:i])), event.seq + 3)
+        for i, event in enumerate(events)
+        if event.seq % STRIDE == 0
+    ]
+
+
 def write(folder: Path, layout: LayoutName, events: list[Event], each: int = 5) -> Path:
     """A log that was flushed after every *each* events."""
 

@@ -88,10 +88,16 @@ def _disown() -> None:
 
 def still_there(fd: int, path: Path) -> bool:
     """Whether *path* is the file of *fd*: not once its owner has removed it."""
+    return size_there(fd, path) is not None
+
+
+def size_there(fd: int, path: Path) -> int | None:
+    """The bytes of the file of *fd*, None if it is not `still_there`."""
+    state = os.fstat(fd)
     try:
-        return os.path.samestat(os.fstat(fd), os.stat(path))
+        return state.st_size if os.path.samestat(state, os.stat(path)) else None
     except FileNotFoundError:
-        return False
+        return None
 
 
 def take(path: Path) -> int | None:

@@ -33,6 +33,7 @@ from ._files import (
     lock,
     make_directory,
     owner,
+    size_there,
     still_there,
     sync,
     sync_directory,
@@ -337,9 +338,10 @@ def write_events(fd: int, path: Path, first: First, end: Place, events: Sequence
     except InvalidValue as error:
         raise StoreError(f"session {session_id!r}: {error}") from error
     with failing(session_id, "writing"):
-        if not still_there(fd, path):  # writing would succeed, and nobody would find it
+        size = size_there(fd, path)
+        if size is None:  # writing would succeed, and nobody would find it
             raise StoreError(f"session {session_id!r}: somebody has removed or moved the log")
-        if (size := os.fstat(fd).st_size) < length:
+        if size < length:
             raise _shorter(session_id, length, size)
         if size > length:
             os.ftruncate(fd, length)

@@ -140,14 +140,15 @@ class Plain:
 
     def pack(self, events: Sequence[Event], at: Place) -> Packed:
         lines = [dumps_event(event) + b"\n" for event in events]
-        offset, shift = at.offset, at.line - at.seq
+        data, end, shift = b"".join(lines), at.seq + len(lines), at.line - at.seq
         places = []
-        for event, line in zip(events, lines, strict=True):
-            if not event.seq % STRIDE:
-                places.append(Place(event.seq, offset, event.seq + shift))
-            offset += len(line)
-        end = at.seq + len(lines)
-        return Packed(b"".join(lines), places, Place(end, offset, end + shift))
+        if -at.seq % STRIDE < len(lines):  # seldom: a place that is remembered is among them
+            offset = at.offset
+            for seq, line in enumerate(lines, at.seq):
+                if not seq % STRIDE:
+                    places.append(Place(seq, offset, seq + shift))
+                offset += len(line)
+        return Packed(data, places, Place(end, at.offset + len(data), end + shift))
 
     def blocks(self, fd: int, place: Place, size: int) -> Iterator[Block]:
         return lines_of(fd, place.offset, size)
