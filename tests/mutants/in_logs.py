@@ -102,6 +102,14 @@ IN_LOGS = (
         law("session/test_log.py"),
     ),
     Mutant(
+        "usual-call-out-of-order",
+        "session/_usual.py",
+        "        or data.call_id != (owed := place._calls[recorded]).call.id\n",
+        "        or (owed := place._calls[recorded]) is None\n",
+        "calls are recorded in another order than the answer's (C61)",
+        law("session/test_usual.py"),
+    ),
+    Mutant(
         "reentrant-append",
         "session/_log.py",
         "            self._publishing = True\n",

@@ -18,6 +18,9 @@ from tests.session.oracle import new_session, observed, recorded
 from tests.strategies_logs import legal_logs, mutated_logs, recorded_logs
 
 from terzetto.session import Session, _log
+from terzetto.session._compacting import COMPACTED
+from terzetto.session._inbox import SPLICED
+from terzetto.session._surface import FOLDED
 from terzetto.session._usual import USUAL
 from terzetto.vocabulary import (
     APPEND,
@@ -204,6 +207,30 @@ def test_what_is_nearly_usual_is_judged_as_by_the_tables(
     quick.place.strict = slow.place.strict = strict
     changed = CHANGES[change](event)
     both(quick, slow, changed)
+
+
+@pytest.mark.parametrize("change", sorted(CHANGES))
+@pytest.mark.parametrize("kind", [*USUAL, AssistantChunk])
+def test_each_kind_with_each_change_is_judged_as_by_the_tables(kind: type, change: str) -> None:
+    found = 0
+    for name in sorted(recorded())[::9]:
+        log = recorded()[name]
+        events = [event for event in log if type(event.data) is kind]
+        if events:
+            before = log[: events[-1].seq]
+            both(
+                taken(before, strict=False),
+                taken(before, strict=False),
+                CHANGES[change](events[-1]),
+            )
+            found += 1
+            if found == 3:
+                return
+    raise AssertionError("too few logs have one")
+
+
+def test_nothing_is_folded_from_a_usual_event() -> None:
+    assert not USUAL.keys() & (FOLDED | COMPACTED | SPLICED)
 
 
 @pytest.mark.parametrize(
