@@ -106,7 +106,7 @@ IN_LOGS = (
         "session/_usual.py",
         "        or data.call_id != (owed := place._calls[recorded]).call.id\n",
         "        or (owed := place._calls[recorded]) is None\n",
-        "calls are recorded in another order than the answer's (C61)",
+        "calls are recorded in another order than the answer's (C122)",
         law("session/test_usual.py"),
     ),
     Mutant(
