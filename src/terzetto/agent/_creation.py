@@ -354,7 +354,6 @@ class Agents(AgentRegistry):
             raise AgentDisposed(f"parent {parent.id!r} is not running; it can own no agent")
 
     @trio.lowlevel.enable_ki_protection
-    @trio.lowlevel.disable_ki_protection
     async def _awake(self, parent: Agent | None) -> None:
         """An agent at rest has no nursery: return once *parent* has one, or is going away."""
         if parent is None or parent._nursery is not None:
