@@ -93,6 +93,14 @@ IN_BATCHES = (
         law("tools/test_batch_shared.py"),
     ),
     Mutant(
+        "flush-holds-commits",
+        "tools/_batch.py",
+        "        if len(self.opened) - self.committed == len(waiting):\n",
+        "        if True:\n",
+        "results that are ready wait until calls behind them are durable",
+        law("tools/test_batch.py::test_a_commit_does_not_wait_for_a_flush"),
+    ),
+    Mutant(
         "failure-concludes",
         "tools/_batch.py",
         "            if outcome.concludes and not outcome.is_error:\n",

@@ -181,3 +181,29 @@ def test_a_cancel_as_policy_is_asked_waits_for_who_asks() -> None:
         assert bodies.timeline.order("result") == results
         assert bodies.timeline.order("body>") == []
     assert seen == 30
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_a_wave_with_nothing_beside_it_needs_no_task_for_its_flush(beside: bool) -> None:
+    """Nothing could be committed meanwhile. With a body beside it, its result could."""
+    bodies = Bodies(a=1, b=50, c=1)
+    flushed_by: list[trio.lowlevel.Task] = []
+
+    class Log(FakeLog):
+        async def flush(self) -> None:
+            flushed_by.append(trio.lowlevel.current_task())
+            await super().flush()
+
+    log = Log(bodies.timeline)
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            names = "abc" if beside else "ab"
+            await execute(
+                pipeline(*bodies.tools()), calls_of(*names), log, capacity=2, nursery=nursery
+            )
+            ours = trio.lowlevel.current_task()
+            assert [task is ours for task in flushed_by] == ([True, False] if beside else [True])
+
+    run(main)
+    assert {code(outcome) for outcome in log.outcomes.values()} == {None}

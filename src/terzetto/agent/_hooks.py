@@ -233,6 +233,8 @@ class Hooks:
     _parent: Hooks | None = field(default=None, kw_only=True, alias="parent")
     _closed: bool = field(default=False, init=False)
     _thread: int = field(factory=threading.get_ident, init=False, repr=False)
+    _points: dict[str, _Point] | None = field(default=None, init=False, repr=False)
+    """Those that were made. An attribute that is not there costs an exception to find out."""
 
     @classmethod
     def over(cls, parent: Hooks | None) -> Hooks:
@@ -255,6 +257,9 @@ class Hooks:
             if self._closed:
                 point.close()
             setattr(self, name, point)
+            if self._points is None:
+                self._points = {}
+            self._points[name] = point
             return point
 
     def heard(self) -> Hooks:
@@ -265,9 +270,8 @@ class Hooks:
     def close(self) -> None:
         """Drop every listener and refuse new ones."""
         self._closed = True
-        for name in _KINDS:
-            if (point := _made(self, name)) is not None:
-                point.close()
+        for point in (self._points or {}).values():
+            point.close()
 
     def tools(self) -> ToolHooks:
         """The four that the tool pipeline runs."""
@@ -286,23 +290,16 @@ class _Heard:
 
     def __getattr__(self, name: str) -> object:
         hooks = self._hooks
-        while (point := _made(hooks, name)) is None:
+        while True:
+            points = hooks._points
+            if points is not None and (point := points.get(name)) is not None:
+                return point
             if hooks._parent is None:
                 return getattr(hooks, name)
             hooks = hooks._parent
-        return point
 
 
 _Point: TypeAlias = Waterfall[object, object] | Serial[object] | Notification[object]
-
-
-def _made(hooks: Hooks, name: str) -> _Point | None:
-    """The point *name*, if there is one; never makes it."""
-    try:
-        point: _Point = object.__getattribute__(hooks, name)
-    except AttributeError:
-        return None
-    return point
 
 
 _KINDS: dict[str, type[_Point]] = {

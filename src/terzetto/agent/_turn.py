@@ -10,6 +10,7 @@ from ..session import PendingInput, Session
 from ..vocabulary import (
     SURFACE_TYPES,
     Aborted,
+    AssistantChunk,
     AssistantMessage,
     AssistantMessageEvent,
     Blocked,
@@ -88,10 +89,12 @@ def summarize(
     messages: list[Message] = []
     usages: list[Usage] = []
     for event in events:
-        if isinstance(event.data, SURFACE_TYPES):
-            messages.append(event.data.message)
-        if isinstance(event.data, AssistantMessageEvent) and event.data.usage is not None:
-            usages.append(event.data.usage)
+        data = event.data
+        if type(data) is AssistantChunk or not isinstance(data, SURFACE_TYPES):
+            continue  # most are chunks
+        messages.append(data.message)
+        if isinstance(data, AssistantMessageEvent) and data.usage is not None:
+            usages.append(data.usage)
     return Turn(
         number=number,
         ending=ending,

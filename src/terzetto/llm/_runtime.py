@@ -189,9 +189,6 @@ class GuardedStream(Together, AbstractAsyncContextManager[AsyncIterator[StreamCh
             self._failure = _adapter_failure(error)
         return self
 
-    def __aiter__(self) -> AsyncIterator[StreamChunk]:
-        return self
-
     async def __anext__(self) -> StreamChunk:
         if self._ended:
             raise StopAsyncIteration

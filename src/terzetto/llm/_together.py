@@ -9,19 +9,29 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
+from typing import Self
 
 from ..vocabulary import StreamChunk
 
 
-class Together(AsyncIterator[StreamChunk]):
+class Together:
     """Chunks of one answer, one by one or several at once. For one task at a time.
 
-    Both ways draw from the same answer, and may take turns.
+    Both ways draw from the same answer, and may take turns. An `AsyncIterator`, but not by
+    its class: whether something is a `Together` is asked for every chunk.
     """
+
+    def __aiter__(self) -> Self:
+        return self
+
+    @abstractmethod
+    async def __anext__(self) -> StreamChunk:
+        raise NotImplementedError
 
     @abstractmethod
     async def together(self) -> Sequence[StreamChunk]:
         """The chunks that are there, or else those that come next; none at the end."""
+        raise NotImplementedError
 
 
 async def more(chunks: AsyncIterator[StreamChunk]) -> Sequence[StreamChunk]:
@@ -43,6 +53,7 @@ class Grouped(Together):
     @abstractmethod
     async def _more(self) -> Sequence[StreamChunk]:
         """The group that comes next, of at least one; empty at the end, however often asked."""
+        raise NotImplementedError
 
     async def __anext__(self) -> StreamChunk:
         if not self._ready:

@@ -153,7 +153,7 @@ class _Run:
         except trio.Cancelled:
             pass  # no more is opened; what is, drains
         if self._wave and self.failure is None:
-            self._launch()
+            await self._launch()
         return self.committed < len(self.opened) and self.opened[self.committed].ready
 
     def _take_flushed(self) -> list[RunningCall]:
@@ -253,7 +253,7 @@ class _Run:
         else:
             self._settle(call)
 
-    def _launch(self) -> None:
+    async def _launch(self) -> None:
         """Start the bodies of the wave; those that may not be lost, once they are durable."""
         wave, self._wave = self._wave, []
         waiting: list[RunningCall] = []
@@ -265,10 +265,13 @@ class _Run:
                 self._begin(call)
             else:
                 waiting.append(call)
-        if waiting:
-            # In a task of its own: a commit never waits for a start.
-            self.launching += 1
-            self.tasks += 1
+        if not waiting:
+            return
+        self.launching += 1
+        self.tasks += 1
+        if len(self.opened) - self.committed == len(waiting):
+            await self._flush(waiting)  # there is nothing else that could have to be committed
+        else:  # in a task of its own: a commit never waits for a start
             self.nursery.start_soon(self._flush, waiting)
 
     @trio.lowlevel.enable_ki_protection
