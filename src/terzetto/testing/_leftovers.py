@@ -1,7 +1,7 @@
 """What a run leaves behind in its process: children, threads, files, sockets, warnings.
 
 Counted from outside, by what the operating system and the interpreter know; where a system
-cannot say it (open files without ``/proc`` or ``/dev/fd``), nothing is found there.
+cannot say it (open files without ``/proc``), nothing is found there.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ from typing import Any
 
 from attrs import define, field
 
+from ._orphans import command_of, open_files
+
 MARK = "TERZETTO_CHECK"
 """An environment variable that tells the descendants of a run from other processes."""
 
-_FOLDERS = ("/proc/self/fd", "/dev/fd")
 GRACE = 1.0
 """Real seconds that what was told to end has for it."""
 
@@ -94,7 +95,7 @@ class Leftovers:
                     popen.wait(60.0)
         if self._started:
             for pid in _marked(mark):
-                self.processes.append(f"{pid} ({_command_of(pid)})")
+                self.processes.append(f"{pid} ({command_of(pid)})")
                 _end(pid)
         for thread in set(threading.enumerate()) - self._threads_before:
             if not _is_trios(thread):
@@ -162,13 +163,6 @@ def _marked(mark: str) -> Iterator[int]:
                     yield int(name)
 
 
-def _command_of(pid: int) -> str:
-    with suppress(OSError):
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
-        return shlex.join(word for word in words if word)
-    return "?"
-
-
 def _end(pid: int) -> None:
     with suppress(OSError):
         os.kill(pid, getattr(signal, "SIGKILL", signal.SIGTERM))
@@ -181,14 +175,7 @@ def _is_trios(thread: threading.Thread) -> bool:
 
 
 def _open_files() -> Counter[str]:
-    found = Counter[str]()
-    for folder in _FOLDERS:
-        with suppress(OSError):
-            for name in os.listdir(folder):
-                with suppress(OSError):
-                    found[os.readlink(f"{folder}/{name}")] += 1
-            return found
-    return found
+    return Counter(open_files().values())
 
 
 def _named(told: str) -> str:

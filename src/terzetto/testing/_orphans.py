@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import gc
 import os
+import shlex
 import sys
 import threading
 import time
@@ -109,7 +110,7 @@ class OrphanMeter:
                 yield _of_thread(thread)
         for pid in child_processes():
             if pid not in self._processes:
-                yield Orphan("process", f"{_command(pid)!r} (pid {pid})")
+                yield Orphan("process", f"{command_of(pid)!r} (pid {pid})")
         for fd, target in open_files().items():
             if self._files.get(fd) != target:
                 yield Orphan("file", f"{target} (descriptor {fd})")
@@ -197,10 +198,11 @@ def _of_thread(thread: threading.Thread) -> Orphan:
     return Orphan("thread", thread.name, lines if frame is not None else ())
 
 
-def _command(pid: int) -> str:
+def command_of(pid: int) -> str:
+    """What the process *pid* runs, as one would type it; the beginning of a long one."""
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
-            words = file.read().split(b"\0")
-        return b" ".join(words).decode("utf-8", "replace").strip()[:200] or "(ended)"
+            words = file.read().decode("utf-8", "replace").split("\0")
+        return shlex.join(word for word in words if word)[:200] or "(ended)"
     except OSError:
         return "(ended)"
