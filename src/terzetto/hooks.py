@@ -17,7 +17,7 @@ import logging
 import threading
 from collections.abc import Awaitable, Callable
 from functools import partial
-from inspect import iscoroutinefunction
+from inspect import isawaitable, iscoroutinefunction
 from types import CoroutineType, TracebackType
 from typing import Any, Generic, Protocol, Self, TypeAlias, TypeVar
 
@@ -157,7 +157,7 @@ def contained(name: str, listener: Callable[[V], None], value: V) -> BaseExcepti
 
 async def await_listener(name: str, listener: object, awaitable: Awaitable[D]) -> D:
     """Await what *listener*, an async one of *name*, has given."""
-    if type(awaitable) is not CoroutineType and not isinstance(awaitable, Awaitable):
+    if type(awaitable) is not CoroutineType and not isawaitable(awaitable):
         raise InvalidValue(
             f"{name}: expected an async function as its listener, and {listener_name(listener)} "
             f"is a plain one that returned {type(awaitable).__name__}; write `async def`"
@@ -169,8 +169,8 @@ def listener_name(listener: object) -> str:
     """What a reader finds *listener* by: where it is from, and its name there."""
     while isinstance(listener, partial):
         listener = listener.func
-    named = listener if hasattr(listener, "__qualname__") else type(listener)
-    return f"{named.__module__}.{named.__qualname__}"
+    name = getattr(listener, "__qualname__", None) or type(listener).__qualname__
+    return f"{listener.__module__}.{name}"
 
 
 class Notification(_Point[Callable[[V], None]], Generic[V]):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import types
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
@@ -96,6 +97,31 @@ def test_a_plain_function_where_an_async_one_belongs_is_named(point: str, severa
     text = told(listen)
     assert f"{point}: expected an async function as its listener, and tests.agent." in text
     assert "is a plain one that returned NoneType; write `async def`" in text
+
+
+def test_whatever_can_be_awaited_is_a_decision() -> None:
+    """A function need not be written with `async def`, as long as it gives what can be awaited."""
+
+    class Later:
+        def __init__(self, decision: Any) -> None:
+            self.decision = decision
+
+        def __await__(self) -> Any:
+            return self.decision.__await__()
+
+    @types.coroutine
+    def old(value: object, proceed: Any) -> Any:
+        return (yield from proceed().__await__())
+
+    async def run() -> None:
+        async with engine_on(ScriptedModel(["Hi."])) as engine:
+            engine.scope.hooks.pre_step.listen(lambda value, proceed: proceed())
+            engine.scope.hooks.pre_step.listen(lambda value, proceed: Later(proceed()))
+            engine.scope.hooks.pre_step.listen(old)
+            async with engine.open_agent(**ROUTE) as agent:
+                assert (await agent.ask("go")).text == "Hi."
+
+    play(run)
 
 
 @pytest.mark.parametrize("gives", ["no stream", "no chunks"])
