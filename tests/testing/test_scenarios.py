@@ -218,7 +218,8 @@ def test_a_sample_of_points_cuts_every_await_that_a_task_waits_at(source: Source
 
 def test_only_long_scenarios_are_struck_at_a_sample() -> None:
     """What a sample leaves out grows with the steps, for a run costs as much as it has steps."""
-    assert [sampled_by(steps) for steps in (1, 50, 60, 110, 200)] == [1, 1, 1, 4, 13]
+    assert [sampled_by(steps) for steps in (1, 30, 60, 110, 200)] == [1, 1, 4, 12, 40]
+    assert [sampled_by(steps, 2) for steps in (1, 30, 60, 110, 200)] == [1, 1, 2, 6, 20]
 
 
 @pytest.mark.parametrize("name", SHIPPED)

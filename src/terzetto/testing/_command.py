@@ -47,7 +47,7 @@ PAIRS = 12
 """Second strikes of each scenario that are tried unless all of them are asked for."""
 
 _LIMIT = 10_000
-_WORK = 3_000
+_WORK = 1_000
 """Task steps that one source's strikes at a scenario may come to before they are a sample: a run
 costs its steps, so that of a long scenario all points cost the square of them."""
 
@@ -177,7 +177,7 @@ def _work(unit: _Unit) -> _Result:
     sources = [_BY_NAME[name] for name in unit.sources if name in _BY_NAME]
     with ctrl_c_heard():
         found = Findings(play, unit.scenario)
-        sampled = 1 if unit.full else sampled_by(found.report.steps)
+        sampled = 1 if unit.full else sampled_by(found.report.steps, unit.stride)
         for source in sources:
             found.strike(source, _LIMIT, unit.stride, sampled)
         if TWICE in unit.sources:
@@ -188,9 +188,9 @@ def _work(unit: _Unit) -> _Result:
     return _Result(found.report, time.process_time() - began, checkpoints.findings())
 
 
-def sampled_by(steps: int) -> int:
-    """Every how many points a scenario of so many *steps* is struck."""
-    return max(1, round(steps * steps / _WORK))
+def sampled_by(steps: int, stride: int = 1) -> int:
+    """Of every how many points of a *stride* one is struck, in a scenario of so many *steps*."""
+    return max(1, round(steps * steps / _WORK / stride))
 
 
 @define
