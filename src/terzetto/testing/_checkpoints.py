@@ -114,7 +114,9 @@ class Checkpoints:
 
     def fresh(self) -> Checkpoints:
         """The same points, where nothing has been found yet. Reads no file again."""
-        return Checkpoints(self.points, self._files, known=self._known)
+        fresh = Checkpoints(self.points, self._files)
+        fresh._known = self._known  # where instructions stand is the same
+        return fresh
 
     def findings(self) -> tuple[frozenset[int], frozenset[int]]:
         """What was found, for `add` in another process."""
