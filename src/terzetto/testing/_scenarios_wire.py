@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 
@@ -70,12 +71,13 @@ async def wire(stage: Stage) -> None:
         await network.server.wait_connections(0)
 
 
+_WHO = gzip.compress(b'{"error": {"message": "who are you?"}}', mtime=0)
 WIRE: Answers = [
     answer(think("hm"), Delay(0.1), say("I look."), call("look")),
     refuse(503, retry_after=1),
     answer(Headers(), Delay(0.1), Comment("still here"), say("Done.")),
     "Nothing much.",
-    refuse(401),
+    refuse(401, headers={"content-encoding": "gzip"}, body=_WHO),
 ]
 
 
