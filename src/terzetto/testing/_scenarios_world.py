@@ -56,8 +56,10 @@ class _Child:
 
 
 async def driving(stage: Stage) -> None:
-    """A tool that talks to a process over pipes, in a program that has an executor of its own;
-    whoever stops it, the process has ended."""
+    """A tool that talks to a process over pipes, in a program with an executor of its own.
+
+    Whoever stops it, the process has ended.
+    """
     child = _Child()
     stage.expect(lambda: not child.running, "the process outlives its tool")
 
