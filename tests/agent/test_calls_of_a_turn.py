@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextvars import ContextVar
+from typing import Any
 
 import pytest
 import trio
@@ -10,6 +11,7 @@ from tests.agent.kit import check, codes, ending_kinds, pending, play, played, r
 from tests.agent.rig import Life, one
 
 from terzetto import Turn, TurnStopping, tool
+from terzetto.hooks import Proceed
 from terzetto.llm.scripted import answer, call
 from terzetto.tools import BatchResult, PoolExecutor, ToolBatch
 from terzetto.vocabulary import Event, StepEnd, texts
@@ -178,3 +180,31 @@ async def test_a_call_sees_the_context_of_its_own_batch_and_changes_nobodys() ->
         assert turn.text == "done"
         assert seen == [0, 0, 0]
         assert set(results(life.session).values()) == {"counted"}
+
+
+@played
+async def test_a_scope_that_a_listener_leaves_open_cancels_the_calls_of_its_step() -> None:
+    """Its nursery is older than that scope, so the scope is not around it."""
+
+    @tool(parallel=True)
+    async def endless() -> str:
+        """Take for ever."""
+        await trio.sleep_forever()
+        raise AssertionError("it ends in its cancellation")
+
+    steps: list[int] = []
+
+    async def pre_step(step: object, proceed: Proceed[Any, Any]) -> Any:
+        steps.append(len(steps))
+        if len(steps) == 2:
+            trio.CancelScope(deadline=trio.current_time() + 2).__enter__()
+        return await proceed()
+
+    script = [answer(call("look")), answer(call("endless", id="c1")), "done"]
+    async with one(script, [look, endless]) as life:
+        life.agent.scope.hooks.pre_step.listen(pre_step)
+        began = trio.current_time()
+        await life.say()
+        assert trio.current_time() - began == 2
+        assert codes(life.session)["c1"] is not None
+        check(life.session)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from random import Random
@@ -265,6 +266,27 @@ def test_the_policy_of_the_adapter_is_followed(advises: RetryPolicy | None) -> N
 
 
 @played
+async def test_an_adapter_that_advises_nonsense_is_logged_and_hides_no_failure(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    advises = RetryPolicy(jitter=math.nan, codes=frozenset({"SERVER"}))
+    model = ScriptedModel([fails(), "never"], info=ModelInfo(retry_policy=advises))
+    async with engine_on(model) as engine:
+        Retries().attach(engine.scope)
+        async with engine.open_agent(**ROUTE) as agent:
+            with pytest.raises(TurnFailed) as caught:
+                await agent.ask("go")
+            assert retries(agent) == []
+    assert caught.value.code == "SERVER"
+    assert "expected a jitter from 0 to 1, got nan; not retried" in caplog.text
+
+
+@pytest.mark.parametrize("asked", [2.5, True, "3", math.nan])
+def test_a_delay_that_is_no_number_of_milliseconds_is_not_obeyed(asked: Any) -> None:
+    assert Retries().delay_ms(STEADY, 0, asked) == STEADY.first_delay_ms
+
+
+@played
 async def test_two_agents_of_one_engine_are_counted_apart() -> None:
     model = ScriptedModel([fails()] * 6 + ["a", "b"])
     async with engine_on(model) as engine:
@@ -306,10 +328,14 @@ def test_jitter_goes_both_ways() -> None:
     ("policy", "told"),
     [
         (5, "expected a RetryPolicy or None, got int"),
-        (RetryPolicy(max_retries=-1), "max_retries of 0 or more, got -1"),
+        (RetryPolicy(max_retries=-1), "max_retries of 0 or more, or None, got -1"),
         (RetryPolicy(first_delay_ms=-1), "got -1 and 10000"),
         (RetryPolicy(max_delay_ms=10), "got 500 and 10"),
         (RetryPolicy(jitter=2), "a jitter from 0 to 1, got 2"),
+        (RetryPolicy(jitter=math.nan), "a jitter from 0 to 1, got nan"),
+        (RetryPolicy(first_delay_ms=math.nan), "got nan and 10000"),  # type: ignore[arg-type]
+        (RetryPolicy(max_delay_ms=math.inf), "got 500 and inf"),  # type: ignore[arg-type]
+        (RetryPolicy(max_retries=True), "max_retries of 0 or more, or None, got True"),
     ],
 )
 def test_what_is_no_policy_is_refused(policy: Any, told: str) -> None:

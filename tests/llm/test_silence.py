@@ -75,6 +75,20 @@ async def test_afterwards_the_network_is_as_it_was(autojump_clock: trio.testing.
     silence.end()
 
 
+async def test_a_method_that_was_put_there_is_put_back() -> None:
+    async def recorded(max_bytes: int) -> bytes:
+        await trio.lowlevel.checkpoint()
+        return b"y"
+
+    network, silence = Network([]), Silence(10)
+    network.read = recorded  # type: ignore[method-assign, assignment]
+    silence.watch(network)
+    assert await network.read(1) == b"y"
+    assert silence.watches
+    silence.end()
+    assert network.read is recorded
+
+
 @pytest.mark.parametrize("network", [None, object(), Slotted()])
 async def test_what_cannot_be_watched_is_not_trusted(network: object) -> None:
     silence = Silence(10)

@@ -246,6 +246,13 @@ def test_an_unknown_type_is_refused_with_seq_name_and_advice() -> None:
     assert re.search(r"event 7: \$\.type: 'weather/rain' .*not ignorable.*extensions=", text)
 
 
+def test_a_surface_op_of_another_type_is_refused_with_the_seq() -> None:
+    event = Event(7, TIME, Extension("weather/rain"), surface_op=False)  # type: ignore[arg-type]
+    for written in (encode_event, dumps_event):
+        with pytest.raises(InvalidValue, match=r"event 7 .*expected Append or Replace, got False"):
+            written(event)
+
+
 def test_an_unknown_ignorable_type_is_an_extension() -> None:
     obj = event_json({"a": [1]}, "weather/rain", ignorable=True)
     event = decode_event(obj, seq_hint=7)

@@ -305,7 +305,6 @@ class Agents(AgentRegistry):
             nursery.start_soon(life.run, name=f"terzetto agent {agent_id}")
             if options.parent is not None:
                 options.parent._state.children += 1
-            life.agent._state.release()
         except BaseException:
             if life is not None:
                 life.bound.extend()
@@ -313,6 +312,7 @@ class Agents(AgentRegistry):
             elif acquired or agent_id not in self._acquiring:
                 self.release(agent_id)
             raise
+        life.agent._state.release()
         return AgentHandle(life.agent, life)
 
     @trio.lowlevel.disable_ki_protection

@@ -8,6 +8,7 @@ history is the engine's business (C133).
 
 from __future__ import annotations
 
+import logging
 from random import Random
 from weakref import WeakKeyDictionary
 
@@ -18,6 +19,8 @@ from ..agent import AgentScope, FailureDecision, RequestFailed, Retry
 from ..hooks import Proceed, Registration
 from ..session import Session
 from ..vocabulary import InvalidValue, LlmRetry, LlmRetryStarted, RetryPolicy
+
+logger = logging.getLogger("terzetto")
 
 _MOST_DOUBLINGS = 40
 
@@ -30,6 +33,21 @@ class _Count:
     retries: int = 0
 
 
+def _fault(policy: RetryPolicy) -> str | None:
+    """What is wrong with the numbers of *policy*."""
+    most, first, longest = policy.max_retries, policy.first_delay_ms, policy.max_delay_ms
+    if not (most is None or (type(most) is int and most >= 0)):
+        return f"expected max_retries of 0 or more, or None, got {most!r}"
+    if not (type(first) is int and type(longest) is int and 0 <= first <= longest):
+        return (
+            "expected whole milliseconds with 0 <= first_delay_ms <= max_delay_ms, "
+            f"got {first!r} and {longest!r}"
+        )
+    if not (type(policy.jitter) in (int, float) and 0 <= policy.jitter <= 1):
+        return f"expected a jitter from 0 to 1, got {policy.jitter!r}"
+    return None
+
+
 def _policy(_: object, attribute: Attribute[RetryPolicy | None], value: object) -> None:
     if value is None:
         return
@@ -37,16 +55,8 @@ def _policy(_: object, attribute: Attribute[RetryPolicy | None], value: object) 
         raise InvalidValue(
             f"{attribute.name}: expected a RetryPolicy or None, got {type(value).__name__}"
         )
-    most = value.max_retries
-    if most is not None and most < 0:
-        raise InvalidValue(f"{attribute.name}: expected max_retries of 0 or more, got {most}")
-    if value.first_delay_ms < 0 or value.max_delay_ms < value.first_delay_ms:
-        raise InvalidValue(
-            f"{attribute.name}: expected 0 <= first_delay_ms <= max_delay_ms, got "
-            f"{value.first_delay_ms} and {value.max_delay_ms}"
-        )
-    if not 0 <= value.jitter <= 1:
-        raise InvalidValue(f"{attribute.name}: expected a jitter from 0 to 1, got {value.jitter}")
+    if (fault := _fault(value)) is not None:
+        raise InvalidValue(f"{attribute.name}: {fault}")
 
 
 @define(eq=False, kw_only=True)
@@ -66,7 +76,7 @@ class Retries:
 
     With ``max_retries=None`` there is no limit. Then listeners inside are asked first, and
     only what they do not retry is retried here; a delay above ``max_delay_ms`` is not
-    obeyed.
+    obeyed. An adapter's policy whose numbers make no sense is logged, and nothing is retried.
 
     Failures of other codes, and those after the last retry, go to the listeners inside.
     Cancellation: a cancel of the turn, like the host's, ends the wait at once; then the log
@@ -88,7 +98,7 @@ class Retries:
 
         *asked_ms* is what the provider asked for, if it did.
         """
-        if asked_ms is not None and asked_ms >= 0:
+        if type(asked_ms) is int and asked_ms >= 0:  # whatever an adapter found there
             if asked_ms <= policy.max_delay_ms:
                 return asked_ms
             if policy.max_retries is not None:
@@ -102,6 +112,9 @@ class Retries:
     ) -> FailureDecision:
         policy = self.policy or failed.policy
         if policy is None or failed.failure.code not in policy.codes:
+            return await proceed()
+        if (fault := _fault(policy)) is not None:  # an adapter's: ours was checked
+            logger.error("retry policy of %s: %s; not retried", failed.provider, fault)
             return await proceed()
         if policy.max_retries is None:
             decision = await proceed()

@@ -12,7 +12,7 @@ seen to be called, by `Silence.watches`; until then whoever reads has to open a 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import trio
 from attrs import define, field
@@ -33,23 +33,31 @@ class Silence:
     """Whether every wait for this answer's network is limited by now."""
     _network: Any = field(default=None, init=False, repr=False)
     _read: _Read | None = field(default=None, init=False, repr=False)
+    _own: bool = field(default=False, init=False, repr=False)
+    """The network's `read` is its own, and not of its class."""
 
-    def watch(self, network: object) -> None:
+    def watch(self, network: Any) -> None:
         """Limit what is read from *network* from here on, if that can be done."""
         read = getattr(network, "read", None)
         if not callable(read):
             return
+        own = "read" in getattr(network, "__dict__", ())
         try:
-            network.read = self.read  # type: ignore[attr-defined]
+            network.read = self.read
         except AttributeError:  # slots
             return
-        self._network, self._read = network, read
+        self._network, self._own = network, own
+        self._read = cast(_Read, read)
 
     def end(self) -> None:
         """Leave the network as it was; nothing is limited any more."""
         network, self._network = self._network, None
         self.watches = False
-        if network is not None:
+        if network is None:
+            return
+        if self._own:
+            network.read = self._read
+        else:
             del network.read
 
     async def read(self, *args: Any, **options: Any) -> bytes:

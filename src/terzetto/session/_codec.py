@@ -43,7 +43,11 @@ def _encode_data(data: Any) -> Any:
 
 
 def _encode_op(op: Any) -> Any:
-    return "append" if type(op) is v.Append else _ENCODERS[v.Replace](op)
+    if type(op) is v.Append:
+        return "append"
+    if type(op) is not v.Replace:
+        raise InvalidValue(f"surface_op: expected Append or Replace, got {show(op)}")
+    return _ENCODERS[v.Replace](op)
 
 
 def _decode_op(value: Any, _: Any) -> v.SurfaceOp:

@@ -46,9 +46,9 @@ class PoolExecutor:
 async def run_in(nursery: trio.Nursery, batch: ToolBatch) -> BatchResult:
     """`PoolExecutor.execute` in a *nursery* that is there: many batches may share one.
 
-    It was opened by this task, which has entered no cancel scope since: what cancels the task
-    cancels the bodies. No task of the batch is left when this returns or raises. *nursery* is
-    cancelled when a KeyboardInterrupt inside a call is raised.
+    It was opened by this task. What cancels the task cancels the bodies; for that *nursery* is
+    cancelled, as it is when a KeyboardInterrupt inside a call is raised, and takes no further
+    batch. No task of the batch is left when this returns or raises.
     """
     run = _Run(batch, nursery)
     await run.coordinate()
@@ -350,8 +350,10 @@ class _Run:
             self.failure = error
 
     def _drain(self) -> None:
-        """Start nothing any more; calls opened but not launched are unstarted."""
+        """Cancelled: start nothing any more; calls opened but not launched are unstarted."""
         self.draining = True
+        # A listener's scope, entered since the nursery was opened and left open, is not around it.
+        self.nursery.cancel_scope.cancel(reason="who runs the batch was cancelled")
         for call in (*self._wave, *self._take_flushed()):
             call.outcome = aborted_before_dispatch()
             self._settle(call)
