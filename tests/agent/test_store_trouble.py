@@ -532,7 +532,10 @@ def test_a_store_that_hangs_is_left_within_the_bound(
         assert trio.current_time() - start <= 3 + (way == "host's deadline")
         await settled()
         assert tasks() == before
-        assert set(engine.unsaved) == {"a"}
+        # A flush that hung is left as its turn is closed; if another one comes before the close,
+        # that one says what is saved.
+        last = whole(agent.session)[-1].seq
+        assert set(engine.unsaved) == ({"a"} if agent.session.durable_seq < last else set())
         check(agent.session)
         kind = "Completed" if point.ending == "Completed" else "Aborted DisposedCause"
         assert ending_kinds(agent.session) == [kind]

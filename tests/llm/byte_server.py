@@ -152,9 +152,9 @@ class ByteServer:
     _changed: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot)
 
     async def wait_until(self, condition: object) -> None:
-        """Wait for *condition* (a callable) to hold; fails after five seconds."""
+        """Wait for *condition* (a callable) to hold; fails after a minute."""
         assert callable(condition)
-        with trio.fail_after(5):
+        with trio.fail_after(60):
             while not condition():
                 await self._changed.park()
 

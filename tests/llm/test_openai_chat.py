@@ -143,13 +143,13 @@ class TestEnds:
     @pytest.mark.parametrize("tail", [(), (T("ghost"), D), (PING,)])
     async def test_done_ends_it_though_the_connection_stays(self, tail: Any) -> None:
         async with serving(reply(T("ok"), F("stop"), D, *tail, HANG)) as (server, adapter):
-            with trio.fail_after(1):
+            with trio.fail_after(30):
                 assert text_of(await ask(adapter)) == "ok"
             await server.wait_until(lambda: server.open == 0)
 
     async def test_endless_bytes_behind_done_are_not_read(self) -> None:
         async with serving(reply(T("ok"), D, *[PING * 999] * 99, HANG)) as (_, adapter):
-            with trio.fail_after(2):
+            with trio.fail_after(30):
                 assert text_of(await ask(adapter)) == "ok"
 
     async def test_finish_reason_and_silence_is_an_answer(self) -> None:
@@ -184,22 +184,22 @@ class TestSilence:
     async def test_it_ends_as_a_timeout(self, steps: Any, head: bool, says: str) -> None:
         answer = reply(*steps, head=head)
         async with serving(answer, first_byte_timeout=0.15, idle_timeout=0.1) as (server, adapter):
-            with trio.fail_after(2):
+            with trio.fail_after(30):
                 failure = await refusal_of(adapter)
             assert failure.code == "TIMEOUT"
             assert says in failure.message
             await server.wait_until(lambda: server.open == 0)
 
     async def test_comments_are_silence(self) -> None:
-        pings = [step for _ in range(100) for step in (PING, Pause(0.02))]
+        pings = [step for _ in range(2000) for step in (PING, Pause(0.02))]
         async with serving(reply(T("a"), *pings, HANG), idle_timeout=0.1) as (_, adapter):
-            with trio.fail_after(1.5):
+            with trio.fail_after(20):
                 assert (await refusal_of(adapter)).code == "TIMEOUT"
 
     async def test_slow_stream_that_gets_on_is_read_to_its_end(self) -> None:
-        steps = [step for _ in range(6) for step in (T("a"), Pause(0.05))]
-        async with serving(reply(*steps, F("stop"), D, EOF), idle_timeout=0.25) as (_, adapter):
-            assert text_of(await ask(adapter)) == "a" * 6
+        steps = [step for _ in range(12) for step in (T("a"), Pause(0.1))]
+        async with serving(reply(*steps, F("stop"), D, EOF), idle_timeout=1) as (_, adapter):
+            assert text_of(await ask(adapter)) == "a" * 12
 
     async def test_slow_consumer_is_not_silence(self) -> None:
         async with serving(reply(T("a"), GAP, T("b"), F("stop"), D, EOF), idle_timeout=0.1) as (
@@ -288,7 +288,7 @@ class TestRefusals:
     async def test_body_that_never_ends_is_cut(self) -> None:
         answer = Reply(steps=(b"x" * 100_000, HANG), status=500)
         async with serving(answer) as (_, adapter):
-            with trio.fail_after(2):
+            with trio.fail_after(30):
                 assert len((await refusal_of(adapter)).message) < 1100
 
     async def test_refused_connection(self) -> None:

@@ -409,13 +409,13 @@ def test_6_a_claim_that_nobody_accounts_for(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_7_a_task_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """Invariant 7: no live task when all is left."""
-    original = batch_module.PoolExecutor.execute
+    original = batch_module._Run.coordinate
 
-    async def execute(self: Any, batch: Any) -> Any:
+    async def coordinate(self: Any) -> Any:
         trio.lowlevel.spawn_system_task(trio.sleep_forever)
-        return await original(self, batch)
+        return await original(self)
 
-    monkeypatch.setattr(batch_module.PoolExecutor, "execute", execute)
+    monkeypatch.setattr(batch_module._Run, "coordinate", coordinate)
     assert_bites(run("user"), "7", "tasks are alive")
 
 

@@ -65,9 +65,8 @@ class Stretch:
     async def calls(self) -> trio.Nursery:
         """The nursery for the tasks of a batch, inside the scope. Whoever starts tasks in it
         waits for them before the block is left. A batch that was cancelled leaves it cancelled."""
-        if self._calls is not None and self._calls.cancel_scope.cancel_called:
+        if self._calls is None or self._calls.cancel_scope.cancel_called:
             await self.end_calls()
-        if self._calls is None:
             self._opened = trio.open_nursery()
             self._calls = await self._opened.__aenter__()
         return self._calls
