@@ -16,6 +16,7 @@ import trio
 import terzetto
 
 from ._measure import Scale
+from ._profile import Profiles
 from ._rows import Row, table
 
 Part: TypeAlias = Callable[[Scale], Iterable[Row]]
@@ -42,6 +43,11 @@ def run(
         "--quick",
         action="store_true",
         help="tiny sizes, one round: shows that everything works, its times mean nothing",
+    )
+    parser.add_argument(
+        "--profile",
+        action="store_true",
+        help="one round, and then another under a profiler: what a unit is made of, by layer",
     )
     parser.add_argument(
         "--only",
@@ -86,13 +92,17 @@ def run(
         return 0  # to be behind is no failure
     for name, part in chosen.items():
         began = time.perf_counter()
+        if asked.profile:
+            scale = Scale(asked.quick, Profiles())
         rows[name] = list(part(scale))
         print(f"\n{name} ({time.perf_counter() - began:.0f} s)\n{table(rows[name])}", flush=True)
+        if scale.profiles is not None:
+            print(scale.profiles, flush=True)
     if asked.json is not None:
         asked.json.write_text(json.dumps(_record(rows, scale), indent=1) + "\n")
     over = [row.name for found in rows.values() for row in found if row.verdict == "OVER"]
-    # A quick run is too short for its times to be judged; what it counted can be.
-    if scale.quick:
+    # One round is too little for its times to be judged; what it counted can be.
+    if scale.quick or asked.profile:
         over = _counts_over(rows)
     if over:
         print(f"\nover budget: {', '.join(over)}")
