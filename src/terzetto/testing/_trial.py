@@ -25,7 +25,7 @@ from ._leftovers import GRACE
 from ._pinned import pinned
 from ._places import is_users, now_at, place, shield_at, users_frames, waits_at
 from ._stopwatch import Stopwatch
-from ._trial_clock import Threads, TrialClock, Unending
+from ._trial_clock import Gated, TrialClock, Unending
 from ._trial_facts import Delivery, Ending, Strike, cancelled_part, ended, has_cancelled
 
 Around: TypeAlias = Callable[[], AbstractAsyncContextManager[object]]
@@ -81,7 +81,7 @@ class Trial(trio.abc.Instrument):
     _owned: dict[trio.lowlevel.Task, None] = field(factory=dict)
     _trios: set[trio.lowlevel.Task] = field(factory=set)
     _scope: trio.CancelScope = field(factory=trio.CancelScope)
-    _threads: Threads = field(factory=Threads)
+    _threads: Gated = field(factory=Gated)
     _clock: TrialClock = field(init=False)
     _jumped_at_strike: float = 0.0
     _steps: int = 0
@@ -130,7 +130,7 @@ class Trial(trio.abc.Instrument):
                 self.first_seen = self.probe()
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._run, name="<checked>")
-            if any(not work.done.is_set() for work in self._threads.works):
+            if any(not work.ended.is_set() for work in self._threads.works):
                 for work in self._threads.unfinished(min(self.patience, self.grace)):
                     if work.place is not None:
                         self.threads_left.append(f"a thread that was begun at {work.place}")

@@ -12,21 +12,20 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from types import FrameType
-from typing import Any
 
 import trio
 from attrs import define, field
-from trio import _threads
 
 from ._places import called_from
 from ._virtual import _keep, _runner
+from ._workers import Threads, Worker
 
 _WORLD = {"wait_readable", "wait_writable", "_epoll_wait", "wait_kevent", "wait_overlapped"}
 _TRIOS_IO = "trio._core."
 _PAUSE = 0.2
-"""Real seconds that the run stands still for one thread before it looks at the others."""
+"""Seconds that the run stands still for one thread that sleeps before it looks at the others;
+one that computes gets twice as many."""
 
 
 def waits_for_world(task: trio.lowlevel.Task) -> bool:
@@ -38,69 +37,51 @@ def waits_for_world(task: trio.lowlevel.Task) -> bool:
 
 
 @define(eq=False)
-class Work:
+class Work(Worker):
     """One function in a worker thread. It begins when the run is idle, so that what happens
     before and after it is the same in every run. *by* is the task that waits for it."""
 
-    by: trio.lowlevel.Task | None
-    place: str | None
+    by: trio.lowlevel.Task | None = None
+    place: str | None = None
     gate: threading.Event = field(factory=threading.Event)
-    done: threading.Event = field(factory=threading.Event)
-    thread: int | None = None
+
+    def work(self, fn: Callable[[], object]) -> object:
+        self.gate.wait()
+        return Worker.work(self, fn)
 
     @property
     def holds_time(self) -> bool:
         """Whether it works, and somebody still waits for it."""
-        if self.done.is_set() or not self.gate.is_set():
+        if self.delivered.is_set() or not self.gate.is_set():
             return False
         frames = () if self.by is None else self.by.iter_await_frames()
         return any(frame.f_code.co_name == "to_thread_run_sync" for frame, _ in frames)
 
 
 @define(eq=False)
-class Threads:
-    """The worker threads of a run. A block: inside it Trio starts them through us."""
+class Gated(Threads):
+    """The worker threads of a trial."""
 
     works: list[Work] = field(factory=list)
-    _start: Any = field(default=None, init=False)
-
-    def __enter__(self) -> None:
-        self._start = getattr(_threads, "start_thread_soon", None)
-        if self._start is not None:
-            setattr(_threads, "start_thread_soon", self._gated)  # noqa: B010
 
     def __exit__(self, *error: object) -> None:
-        if self._start is not None:
-            setattr(_threads, "start_thread_soon", self._start)  # noqa: B010
+        Threads.__exit__(self, *error)
         for work in self.works:
             work.gate.set()
 
-    def _gated(self, fn: Callable[[], object], deliver: Callable[[Any], None], *args: Any) -> None:
+    def begin(self) -> Worker:
         inside = trio.lowlevel.in_trio_task()
         by = trio.lowlevel.current_task() if inside else None
-        work = Work(by, _asked_by_user())
+        work = Work(by=by, place=_asked_by_user())
         self.works.append(work)
-
-        def begun() -> object:
-            work.gate.wait()
-            work.thread = threading.get_ident()
-            return fn()
-
-        def delivered(outcome: object) -> None:
-            try:
-                with suppress(trio.RunFinishedError, OSError):  # it outlived its run
-                    deliver(outcome)
-            finally:
-                work.done.set()
-
-        self._start(begun, delivered, *args)
+        return work
 
     def open_one(self) -> bool:
         """Let the next one begin; whether there was one."""
         for work in self.works:
             if not work.gate.is_set():
                 work.gate.set()
-                work.done.wait(_PAUSE)
+                work.stand_still(_PAUSE)
                 return True
         return False
 
@@ -108,13 +89,12 @@ class Threads:
         """Let all end; those that still have not after *seconds*."""
         for work in self.works:
             work.gate.set()
-        end = time.monotonic() + seconds
-        return [w for w in self.works if not w.done.wait(max(0.0, end - time.monotonic()))]
+        return [work for work in self.works if not work.ends_within(seconds)]
 
 
 def _asked_by_user() -> str | None:
     """Who asked Trio for a thread; None where Trio did so for itself, as for a name look-up."""
-    frame: FrameType | None = sys._getframe(2)
+    frame: FrameType | None = sys._getframe(3)
     while frame is not None and frame.f_code.co_name != "to_thread_run_sync":
         frame = frame.f_back
     asker = None if frame is None else frame.f_back
@@ -129,7 +109,7 @@ class TrialClock(trio.abc.Clock):
     ends, and says whether there was anything left to try. *jumped* are the virtual seconds
     that nobody had to wait for; *patience* the real seconds that a run may take."""
 
-    threads: Threads
+    threads: Gated
     owned: Callable[[], Iterable[trio.lowlevel.Task]]
     give_up: Callable[[str], bool]
     patience: float = 60.0
@@ -141,6 +121,7 @@ class TrialClock(trio.abc.Clock):
     _world_since: float | None = None
     _began: float = field(factory=time.monotonic)
     _polled: bool = False
+    _news: tuple[int, int] = (0, 0)
 
     def start_clock(self) -> None:
         return None
@@ -164,7 +145,7 @@ class TrialClock(trio.abc.Clock):
         if deadline <= now:
             return 0.0
         if not self._polled:
-            self._polled = True
+            self._polled, self._news = True, self.threads.news
             return 0.0
         if self.threads.open_one():
             self._polled = False
@@ -172,6 +153,9 @@ class TrialClock(trio.abc.Clock):
         if _runner().waiting_for_idle:
             return 1.0
         working = any(work.holds_time for work in self.threads.works)
+        if self.threads.news != self._news:
+            self._polled = False  # a thread may have left a result since the poll
+            return 0.0
         waiting = any(map(waits_for_world, self.owned()))
         self.waited = self.waited or waiting
         if working or waiting:

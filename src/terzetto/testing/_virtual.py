@@ -6,6 +6,7 @@ lets time pass is no better; both are given up, with a list of who waits where.
 
 Threads that Trio starts - `trio.to_thread`, `trio.Path`, plain tools - take no virtual time:
 the run stands still until they have ended, so they end at the same moment in every run.
+A loaded machine does not change that: what counts is what a thread does, not how long it takes.
 Sockets and processes look like idle time here; give such code a stand-in.
 """
 
@@ -14,17 +15,15 @@ from __future__ import annotations
 import ctypes
 import math
 import sys
-import threading
-import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, TypeVar, TypeVarTuple
 
 import trio
-from attrs import define, field
-from trio import _threads
+from attrs import define
 from trio._core import _run
 
 from ._pinned import pinned
+from ._workers import SLICE, Threads, Worker
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -34,9 +33,10 @@ MAX_STEPS = 100_000
 
 _TRIO = (trio.__name__ + ".", "trio_util.")
 _PATIENCE = 0.2
-"""Real seconds that a run stands still for a thread, which may be waiting for the run."""
+"""Seconds that a run stands still for a thread that sleeps, which may be waiting for the run;
+one that computes gets twice as many, and none is hurried on a machine that is busy."""
 _LONG = 10.0
-"""Real seconds after which a run that waits for nothing but a thread is blocked."""
+"""The same where nothing else is left that could happen: from then on the run is blocked."""
 
 
 class Hung(Exception):
@@ -71,7 +71,7 @@ def play(
     limit is reached. Nothing of a run that hangs is unwound: it is given up as it stands.
     A loop without a checkpoint cannot be ended from outside, here as in any Trio program.
     """
-    threads = _Threads()
+    threads = _Standing()
     clock = _Clock(max_seconds, max_steps, threads)
     hooks = sys.get_asyncgen_hooks()
     with pinned(seed), threads:
@@ -102,12 +102,11 @@ class _Clock(trio.abc.Clock, trio.abc.Instrument):
 
     max_seconds: float
     max_steps: int
-    threads: _Threads
+    threads: _Standing
     hung: Hung | None = None
     _now: float = 0.0
     _steps: int = 0
     _idle_at: int = -1
-    _idle_since: float = 0.0
 
     def start_clock(self) -> None:
         return None
@@ -122,13 +121,13 @@ class _Clock(trio.abc.Clock, trio.abc.Instrument):
         if deadline <= self._now:
             return 0.0
         if self._idle_at != self._steps:
-            self._idle_at, self._idle_since = self._steps, time.monotonic()
+            self._idle_at = self._steps
+            self.threads.look()
             return 0.0
         if _runner().waiting_for_idle:
             return 1.0  # `wait_all_tasks_blocked` comes before a jump of the clock
-        idle = time.monotonic() - self._idle_since
-        if self.threads.working and idle < (_LONG if math.isinf(deadline) else _PATIENCE):
-            return 0.01
+        if self.threads.hold(_LONG if math.isinf(deadline) else _PATIENCE):
+            return SLICE
         if math.isinf(deadline):
             self._give_up("every task is blocked for ever")
         if deadline > self.max_seconds:
@@ -183,33 +182,39 @@ def _is_trios(task: trio.lowlevel.Task) -> bool:
 
 
 @define(eq=False)
-class _Threads:
+class _Standing(Threads):
     """Lets the run stand still while a thread of Trio's works.
 
-    A thread that wants something of the run - `trio.from_thread` - is waited for a moment
-    only, and time does not jump until it has ended.
+    A thread that asks the run for something - `trio.from_thread` - is not waited for, and
+    neither is one that sleeps on; but time does not jump until it has ended or waits for us.
     """
 
-    working: int = 0
-    _start: Any = field(default=None, init=False)
+    _news: tuple[int, int] = (0, 0)
+    _over: tuple[int, int] = (0, 0)
+    _spent: float = 0.0
 
-    def __enter__(self) -> None:
-        self._start = getattr(_threads, "start_thread_soon", None)
-        if self._start is not None:
-            setattr(_threads, "start_thread_soon", self._stand_still)  # noqa: B010
+    def begun(self, worker: Worker) -> None:
+        worker.stand_still(_PATIENCE)
 
-    def __exit__(self, *error: object) -> None:
-        if self._start is not None:
-            setattr(_threads, "start_thread_soon", self._start)  # noqa: B010
+    @property
+    def news(self) -> tuple[int, int]:
+        """As in all runs; but what is over is counted once, and let go of."""
+        for worker in [worker for worker in self.workers if worker.delivered.is_set()]:
+            self.workers.remove(worker)
+            self._over = self._over[0] + 1, self._over[1] + worker.questions
+        delivered, questions = Threads.news.__get__(self)
+        return self._over[0] + delivered, self._over[1] + questions
 
-    def _stand_still(self, fn: Any, deliver: Any, *args: Any) -> None:
-        ended = threading.Event()
+    def look(self) -> None:
+        """The run is about to be polled, because there may be something new."""
+        self._news, self._spent = self.news, 0.0
 
-        def delivered(outcome: object) -> None:
-            self.working -= 1
-            deliver(outcome)
-            ended.set()
-
-        self.working += 1
-        self._start(fn, delivered, *args)
-        ended.wait(_PATIENCE)
+    def hold(self, patience: float) -> bool:
+        """Whether the run, in which nothing moves, still has to wait for one of them."""
+        working = [worker for worker in self.workers if not worker.needs_run]
+        working = [worker for worker in working if not worker.delivered.is_set()]
+        if self.news != self._news:  # and not before: what is over by now may not be known yet
+            self._news = self.news
+            return True
+        self._spent += min([worker.spent() for worker in working], default=0.0)
+        return bool(working) and self._spent < patience
