@@ -14,7 +14,7 @@ from hypothesis import given, settings, strategies as st
 import terzetto
 from terzetto import Agent, CallConfig, Event, ModelInfo, Request, tool
 from terzetto.agent._step import FAIR_AFTER
-from terzetto.llm._together import Grouped, Together, more
+from terzetto.llm._together import Grouped, Together, several
 from terzetto.testing.strategies import streams
 from terzetto.vocabulary import (
     AssistantChunk,
@@ -211,10 +211,10 @@ def test_both_ways_of_reading_draw_from_the_same_answer(sizes: list[int], ways: 
         found: list[StreamChunk] = []
         for together in [*ways, *[True] * (len(sizes) + 1)]:
             if together:
-                found += await more(coming)
+                found += await several(coming)()
             elif (chunk := await anext(coming, None)) is not None:
                 found.append(chunk)
-        assert await more(coming) == ()
+        assert await several(coming)() == ()
         assert await anext(coming, None) is None
         return found
 

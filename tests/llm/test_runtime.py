@@ -15,7 +15,7 @@ from hypothesis import given, settings, strategies as st
 from hypothesis.strategies import SearchStrategy
 from tests.strategies import chunks
 
-from terzetto.llm import ModelRuntime, PreparedCall, failure_of, more
+from terzetto.llm import ModelRuntime, PreparedCall, failure_of, several
 from terzetto.llm._runtime import GuardedStream
 from terzetto.llm._together import Grouped
 from terzetto.llm.scripted import ScriptedModel, answer
@@ -138,13 +138,13 @@ async def read(stream: GuardedStream, together: bool = False) -> list[StreamChun
     found: list[StreamChunk] = []
     async with stream as opened:
         if together:
-            while several := await more(opened):
-                found += several
+            while some := await several(opened)():
+                found += some
         else:
             async for chunk in opened:
                 found.append(chunk)
         for _ in range(2):
-            assert await more(opened) == ()
+            assert await several(opened)() == ()
             with pytest.raises(StopAsyncIteration):
                 await opened.__anext__()
     return found

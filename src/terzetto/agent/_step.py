@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Awaitable
 import trio
 from attrs import define, field, frozen
 
-from ..llm import ChunkStream, PreparedCall, StreamCall, more
+from ..llm import ChunkStream, PreparedCall, StreamCall, several
 from ..session import AgentView, Closing, Session, anchor_draft, answer_draft, closers
 from ..tools import BatchResult, PoolExecutor, RunningCall, ToolBatch, ToolPipeline
 from ..tools._batch import run_in
@@ -263,17 +263,16 @@ class StepRunner:
     ) -> Failure | None:
         """Append *chunks* as they come, until they end, or with what the attempt failed of."""
         session, saving = self.session, self.saving
-        coming = aiter(chunks)
-        while found := await more(coming):
+        following = several(aiter(chunks))
+        while found := await following():
             # What arrives after the cancel was not delivered.
             await trio.lowlevel.checkpoint_if_cancelled()
+            # Where nothing waits, only who is told of a chunk can cancel before the next.
+            told = bool(session.observers)
             for chunk in found:
-                # Without a wait, only who is told of a chunk can cancel before the next.
-                told = bool(session.observers)
                 event = session.append(assistant_chunk(turn, step, chunk))
-                if event.seq >= saving.look_at and saving.must_catch_up:
+                if behind := event.seq >= saving.look_at and saving.must_catch_up:
                     await saving.catch_up()
-                    told = True
                 if type(chunk) is Finish and not is_complete(chunk.reason):
                     assert isinstance(chunk.reason, (ErrorFinish, AbortedFinish))
                     return chunk.reason.failure
@@ -281,8 +280,11 @@ class StepRunner:
                 if self._unparked >= FAIR_AFTER:
                     self._unparked = 0
                     await trio.lowlevel.checkpoint()
-                elif told:
+                elif told or behind:
                     await trio.lowlevel.checkpoint_if_cancelled()
+                else:
+                    continue
+                told = bool(session.observers)
         return None
 
     async def _retries(

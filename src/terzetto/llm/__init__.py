@@ -6,4 +6,4 @@ from ._runtime import (
     StreamCall as StreamCall,
     failure_of as failure_of,
 )
-from ._together import more as more
+from ._together import several as several

@@ -82,6 +82,8 @@ class ChatStream:
     _begun: bool = field(default=False, init=False)
     _rest: bytes = field(default=b"", init=False)
     _tries: int = field(default=_TRIES, init=False)
+    _between: bool = field(default=False, init=False)
+    """Whether an event may begin with the next byte; only the decoder of the framing knows."""
 
     def feed(self, data: bytes) -> list[StreamChunk]:
         """The chunks that *data* completes."""
@@ -103,11 +105,11 @@ class ChatStream:
         if b"\r" in data or len(data) > self._sse.max_event_bytes:
             self._framed(data, out)
             return
-        if not self._sse.between:
+        if not self._between:
             # The first of these ends whatever was begun before, and with it an event.
             end = data.find(b"\n\n") + 2
             self._framed(data[:end] if end > 1 else data, out)
-            if end < 2 or not self._sse.between:
+            if end < 2 or not self._between:
                 return
             data = data[end:]
         end = data.rfind(b"\n\n")
@@ -181,9 +183,11 @@ class ChatStream:
         return True
 
     def _framed(self, data: bytes, out: list[StreamChunk]) -> None:
+        self._between = False  # also if it raises
         for event in self._sse.feed(data):
             out += self.chat.feed(event.data, event.event)
         self._sse.feed(b"")  # raises if the event that follows is too large
+        self._between = self._sse.between
 
     def finish(self) -> list[StreamChunk]:
         """The chunks that the end of the bytes gives; the last is a `Finish`, unless

@@ -7,7 +7,7 @@ the ``stream`` hook and consumers raise stays thrown.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 
@@ -34,7 +34,7 @@ from ..vocabulary import (
     texts,
 )
 from ._adapter import Adapter, ChunkStream, PreparedCall
-from ._together import Together, more
+from ._together import Together, several
 
 logger = logging.getLogger("terzetto")
 
@@ -177,6 +177,7 @@ class GuardedStream(Together, AbstractAsyncContextManager[AsyncIterator[StreamCh
         self._request = request
         self._stream: ChunkStream | None = None
         self._chunks: AsyncIterator[StreamChunk] | None = None
+        self._following: Callable[[], Awaitable[Sequence[StreamChunk]]] | None = None
         self._failure: Failure | None = None
         self._ended = False
 
@@ -184,6 +185,7 @@ class GuardedStream(Together, AbstractAsyncContextManager[AsyncIterator[StreamCh
         try:
             stream = self._call.open_stream(self._request)
             self._chunks = await stream.__aenter__()
+            self._following = several(self._chunks)
             self._stream = stream
         except BaseException as error:  # an adapter stream: somebody else's code
             self._failure = _adapter_failure(error)
@@ -208,11 +210,10 @@ class GuardedStream(Together, AbstractAsyncContextManager[AsyncIterator[StreamCh
     async def together(self) -> Sequence[StreamChunk]:
         if self._ended:
             return ()
-        chunks = self._chunks
-        if chunks is None or self._failure is not None:
+        if self._following is None or self._failure is not None:
             return (self._failed(),)
         try:
-            found = await more(chunks)
+            found = await self._following()
         except BaseException as error:  # an adapter stream: somebody else's code
             self._failure = _adapter_failure(error)
             return (self._failed(),)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import partial
 from typing import Self
 
 from ..vocabulary import StreamChunk
@@ -18,7 +19,8 @@ class Together:
     """Chunks of one answer, one by one or several at once. For one task at a time.
 
     Both ways draw from the same answer, and may take turns. An `AsyncIterator`, but not by
-    its class: whether something is a `Together` is asked for every chunk.
+    its class: whether something is a `Together` is asked for every answer, and a plain class
+    answers soonest.
     """
 
     def __aiter__(self) -> Self:
@@ -34,10 +36,15 @@ class Together:
         raise NotImplementedError
 
 
-async def more(chunks: AsyncIterator[StreamChunk]) -> Sequence[StreamChunk]:
-    """What *chunks* gives next: one, or several if it can; none at the end."""
-    if isinstance(chunks, Together):
-        return await chunks.together()
+def several(
+    chunks: AsyncIterator[StreamChunk],
+) -> Callable[[], Awaitable[Sequence[StreamChunk]]]:
+    """What gives the next of *chunks* when it is called: one, or several if they come so; none
+    at the end."""
+    return chunks.together if isinstance(chunks, Together) else partial(_one, chunks)
+
+
+async def _one(chunks: AsyncIterator[StreamChunk]) -> Sequence[StreamChunk]:
     try:
         return (await chunks.__anext__(),)
     except StopAsyncIteration:

@@ -287,7 +287,8 @@ class _Chunks(Grouped):
                 answer.progress()
                 if chat.answered:
                     answer.limit_silence(_TRAILER_SECONDS)
-            answer.complete = chat.ended and failure is None
+            if chat.ended:
+                answer.complete = failure is None
             if chunks:
                 return chunks
         return []
