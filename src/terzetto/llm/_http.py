@@ -82,12 +82,9 @@ class HttpAnswer:
             ProviderError: ``TIMEOUT`` for silence, ``TRANSPORT`` for a broken
                 connection, which is closed by then, or for damaged compression.
         """
-        unpack = self._unpack
-        if unpack is None:
-            return await self._read_raw()
-        while data := await self._read_raw():
+        while (data := await self._read_raw()) and self._unpack is not None:
             try:
-                if unpacked := unpack(data):
+                if unpacked := self._unpack(data):
                     return unpacked
             except zlib.error as error:
                 message = f"the body is not what its content-encoding says: {error}"
