@@ -87,12 +87,15 @@ class Watch:
 
 @define(eq=False)
 class TimedModel(WorkModel):
-    """A model that remembers when it was asked."""
+    """A model that remembers when it was asked, if that is *timed*. Asking the system for the
+    time of a thread may take a tenth of a step."""
 
+    timed: bool = field(default=False, kw_only=True)
     asked: list[float] = field(factory=list, init=False)
 
     def chunks(self, session_id: str) -> Iterator[StreamChunk]:
-        self.asked.append(time.thread_time())
+        if self.timed:
+            self.asked.append(time.thread_time())
         return WorkModel.chunks(self, session_id)
 
 
@@ -114,12 +117,13 @@ async def engaged(
     sessions: Path | None = None,
     tools: Sequence[Tool] = (),
     watched: bool = True,
+    asked: bool = False,
     durability: Durability = "lazy",
 ) -> AsyncIterator[Engaged]:
-    """One agent for *load*, of whom each batch is timed if it is *watched*; with *sessions*, on
-    a `JsonlStore` there."""
+    """One agent for *load*, of whom each batch is timed if it is *watched*, and each request
+    with *asked*; with *sessions*, on a `JsonlStore` there."""
     clock = time.thread_time if sessions is None else time.process_time
-    watch, model = Watch(clock if watched else None), TimedModel(load)
+    watch, model = Watch(clock if watched else None), TimedModel(load, timed=asked)
     async with (
         terzetto.open_engine(
             adapters=[model],
@@ -149,6 +153,7 @@ class Hot:
     cap: int = 10
     tools: Callable[[], Sequence[Tool]] = tuple
     watched: bool = True
+    asked: bool = False
 
     async def run(self, sessions: Path | None = None) -> float:
         async with engaged(
@@ -157,6 +162,7 @@ class Hot:
             sessions=sessions,
             tools=self.tools(),
             watched=self.watched,
+            asked=self.asked,
         ) as one:
             return await self.work(one)
 

@@ -7,7 +7,8 @@ are asked for, nothing waits, and nothing is remembered but how far each session
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from types import TracebackType
 from typing import TYPE_CHECKING
 
 import trio
@@ -99,16 +100,36 @@ class _Prepared:
     _model: WorkModel
     config: CallConfig
     adapter_defaults: frozenset[DefaultField] = frozenset()
-    info: ModelInfo = field(factory=ModelInfo)
+    info: ModelInfo = ModelInfo()
 
-    @asynccontextmanager
-    async def open_stream(self, request: Request) -> AsyncIterator[AsyncIterator[StreamChunk]]:
-        yield _answer(self._model.chunks(request.session_id))
+    def open_stream(self, request: Request) -> _Stream:
+        return _Stream(self._model.chunks(request.session_id))
 
 
-async def _answer(chunks: Iterator[StreamChunk]) -> AsyncIterator[StreamChunk]:
-    for chunk in chunks:
-        yield chunk
+@define(eq=False)
+class _Stream(AbstractAsyncContextManager[AsyncIterator[StreamChunk]]):
+    """A class, and not two generators, which would cost as much as all that is asked of it."""
+
+    _chunks: Iterator[StreamChunk]
+
+    async def __aenter__(self) -> AsyncIterator[StreamChunk]:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        return None
+
+    def __aiter__(self) -> AsyncIterator[StreamChunk]:
+        return self
+
+    async def __anext__(self) -> StreamChunk:
+        for chunk in self._chunks:
+            return chunk
+        raise StopAsyncIteration
 
 
 if TYPE_CHECKING:

@@ -118,7 +118,7 @@ def growth(scale: Scale) -> Iterable[Row]:
         asked[:] = one.model.asked
         return took
 
-    hot = Hot(turn, Load(late + window + 1, 0), watched=False)
+    hot = Hot(turn, Load(late + window + 1, 0), watched=False, asked=True)
     rounds: list[list[float]] = []
     for _ in range(scale.rounds):
         gc.collect()

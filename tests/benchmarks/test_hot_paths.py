@@ -120,7 +120,7 @@ def test_a_turn_is_timed_to_its_end_and_every_step_is_seen() -> None:
         assert sorted(one.model.asked) == one.model.asked
         return took
 
-    assert Hot(work, Load(4, 2), watched=False)() > 0
+    assert Hot(work, Load(4, 2), watched=False, asked=True)() > 0
 
 
 def test_the_served_stream_has_so_many_deltas_in_a_write() -> None:
