@@ -45,9 +45,9 @@ from ._decisions import (
     opens_step,
     sticky_max_tokens,
 )
-from ._hooks import AgentErrorNotice, Enter, Reject, TurnStopping
+from ._hooks import AgentErrorNotice, Enter, Reject, StepDecision, TurnStopping
 from ._model import AgentModel
-from ._request import RequestBuilder
+from ._request import ENTER_NOTHING, RequestBuilder
 from ._run_state import RunState
 from ._saving import Saving
 from ._scope import AgentScope
@@ -336,21 +336,26 @@ class _Loop:
     async def _steps(self, turn: int) -> TurnEnding:
         """Steps until nothing is owed. Returns the natural ending."""
         state = self.state
+        requests, saving = self.agent.requests, self.agent.saving
         await trio.lowlevel.checkpoint_if_cancelled()
         claimed = await self._claim(turn, with_prompt=True)
         step, owes, hit_max_tokens = 0, False, False
         while True:
             await self._fair()
             selection = self._selection()
-            assembly = await self.agent.requests.assemble(selection)
-            await trio.lowlevel.checkpoint_if_cancelled()
-            decision = await self.agent.requests.decide(turn, step + 1, claimed, selection)
-            await trio.lowlevel.checkpoint_if_cancelled()
+            decision: StepDecision = ENTER_NOTHING
+            assembly = None if claimed else requests.unchanged(selection)
+            if assembly is None:
+                assembly = await requests.assemble(selection)
+                await trio.lowlevel.checkpoint_if_cancelled()
+                decision = await requests.decide(turn, step + 1, claimed, selection)
+                await trio.lowlevel.checkpoint_if_cancelled()
             if isinstance(decision, Reject):
                 return Blocked()
             assert isinstance(decision, Enter)
             # A snapshot alone is no input: it goes with what is entered.
-            entered = sum(not is_snapshot(message) for message in decision.messages)
+            messages = decision.messages
+            entered = sum(not is_snapshot(m) for m in messages) if messages else 0
             if opens_step(entered, owes):
                 step += 1
                 result = await self.agent.steps.run(turn, step, decision, assembly, selection)
@@ -361,8 +366,9 @@ class _Loop:
                     await self.agent.steps.end_calls()
                 # Cancelled by an observer of `step/end`: nothing more is claimed or asked.
                 await trio.lowlevel.checkpoint_if_cancelled()
-                await self._caught_up()
-                move = after_step(result, bool(state.inbox.next_step))
+                if saving.must_catch_up:
+                    await saving.catch_up()
+                move = after_step(result, not owes and bool(state.inbox.next_step))
             elif state.steered and state.inbox.next_step:
                 move = "step"  # steering that came while the batch was emptied
             else:
@@ -379,12 +385,9 @@ class _Loop:
         if claimed:
             self._consumed = self._consumed or []
             self._consumed.extend(message.id for message in claimed)
-        await self._caught_up()
+            if self.agent.saving.must_catch_up:
+                await self.agent.saving.catch_up()
         return claimed
-
-    async def _caught_up(self) -> None:
-        if self.agent.saving.must_catch_up:
-            await self.agent.saving.catch_up()
 
     def _selection(self) -> ModelSelection:
         selection = self.agent.model.current()

@@ -13,7 +13,7 @@ from attrs import define
 
 from ..llm import ModelRuntime, PreparedCall
 from ..prompt import admit_prompt, owed_snapshot, refreshed
-from ..session import AgentView, Session
+from ..session import AgentView, Node, Session
 from ..vocabulary import (
     APPEND,
     CallConfig,
@@ -37,9 +37,11 @@ from ..vocabulary import (
     UserMessageEvent,
     texts,
 )
+from ..vocabulary._quick import request
 from ._decisions import header_needed, next_config, route_change, tool_changes
 from ._dispatch import check_admitted
 from ._hooks import Assembly, Enter, PreStep, Reject, RequestHook, StepDecision, decided
+from ._repeated import Repeated
 from ._scope import AgentScope
 
 # What a step found out, for the next one: in a turn of many steps mostly nothing changes.
@@ -48,11 +50,13 @@ from ._scope import AgentScope
 
 
 class _Assembled(NamedTuple):
-    """*assembly* is that of the tools and prompt parts at these counts of changes."""
+    """*assembly* is that of the tools and prompt parts at these counts of changes. *context*:
+    the runtime context at them, if nothing of it and of the prompt is a function."""
 
     tool_changes: int
     prompt_changes: int
     assembly: Assembly
+    context: tuple[ContextSection, ...] | None
 
 
 class _Configured(NamedTuple):
@@ -86,10 +90,30 @@ class RequestBuilder:
     _assembled: _Assembled | None = None
     _configured: _Configured | None = None
     _compared: _Compared | None = None
+    _repeated: Repeated | None = None
+    _told: tuple[tuple[ContextSection, ...], Node] | None = None
 
     def __attrs_post_init__(self) -> None:
         # Restored replacements are old news: the series goes on over a resume (C96).
         self._generation = self.session.surface.generation
+
+    def unchanged(self, selection: ModelSelection) -> Assembly | None:
+        """The assembly of the step before, if there is nothing to assemble and nothing to
+        decide for a step that nobody has put anything in: `assemble` would give the same, and
+        `decide` would enter nothing. Nobody is asked."""
+        scope, known = self.scope, self._assembled
+        if (
+            known is None
+            or known.context is None
+            or known.assembly.selection is not selection
+            or known.tool_changes != scope.tools.changes
+            or known.prompt_changes != scope.prompt.changes
+            or scope.heard.assemble
+            or scope.heard.pre_step
+            or not self._is_told(known.context)
+        ):
+            return None
+        return known.assembly
 
     async def assemble(self, selection: ModelSelection) -> Assembly:
         """The prompt and the tools for a step on *selection*.
@@ -131,7 +155,8 @@ class RequestBuilder:
         variables = {"provider": selection.provider, "model": selection.model}
         system = prompt.render(self.agent, variables)
         assembly = Assembly(agent=self.agent, selection=selection, system=system, tools=declared)
-        self._assembled = _Assembled(tool_changes, prompt_changes, assembly)
+        context = prompt.fixed_context
+        self._assembled = _Assembled(tool_changes, prompt_changes, assembly, context)
         return assembly
 
     async def decide(
@@ -155,7 +180,7 @@ class RequestBuilder:
 
     def _entering(self, messages: tuple[UserMessage, ...]) -> Enter:
         entering = refreshed(messages, self._snapshot(self._context()))
-        return Enter(entering) if entering else _ENTER_NOTHING
+        return Enter(entering) if entering else ENTER_NOTHING
 
     async def prepare(
         self, turn: int, step: int, attempt: int, selection: ModelSelection
@@ -205,6 +230,10 @@ class RequestBuilder:
         *batch* is None on a retry: its users are in history already.
         """
         session = self.session
+        known = None if batch or starts_series else self._repeated
+        if known is not None and known.by(assembly, prepared, session, self.scope.prompt):
+            return self._frozen()
+        before = session.place.next_seq
         context = self._context()  # may raise: nothing is in the log yet
         last, last_seq = session.folds.header, session.folds.header_seq
         header = self._header(last, prepared, assembly.tools)
@@ -229,15 +258,31 @@ class RequestBuilder:
                 self._announce_tools(turn, step, last, header, written.seq)
         self._admit_context(header.config, prepared)
         self._generation = session.surface.generation
-        request = Request(
-            session_id=session.id,
-            config=header.config,
-            messages=session.history(),
-            tools=header.tools,
-            tool_history=session.folds.tool_history(),
+        if session.place.next_seq == before:
+            self._repeated = self._repeatable(assembly, prepared)
+        return self._frozen()
+
+    def _frozen(self) -> Request:
+        """The request that the log gives now."""
+        session = self.session
+        header = session.folds.header
+        assert header is not None
+        made = request(
+            session.header.id,
+            header.config,
+            session.history(),
+            header.tools,
+            session.folds.tool_history(),
         )
-        check_admitted(session, request)
-        return request
+        check_admitted(session, made)
+        return made
+
+    def _repeatable(self, assembly: Assembly, prepared: PreparedCall) -> Repeated | None:
+        """An admission that has appended nothing, unless functions were asked for it."""
+        own = self._assembled
+        if own is None or own.assembly is not assembly or own.context is None:
+            return None
+        return Repeated.of(assembly, prepared, self.session, own.prompt_changes)
 
     def _header(
         self, last: RequestHeader | None, prepared: PreparedCall, tools: tuple[ToolSchema, ...]
@@ -324,13 +369,23 @@ class RequestBuilder:
         return self.scope.prompt.context(self.agent)
 
     def _snapshot(self, context: tuple[ContextSection, ...]) -> UserMessage | None:
-        retained = self.session.surface.snapshots
-        if not context and not retained:
+        if self._is_told(context):
             return None
-        return owed_snapshot(context, retained, self.session.new_id)
+        retained = self.session.surface.snapshots
+        owed = owed_snapshot(context, retained, self.session.new_id)
+        if owed is None:
+            self._told = (context, retained[-1])
+        return owed
+
+    def _is_told(self, context: tuple[ContextSection, ...]) -> bool:
+        """Whether *context* is known to be what the last snapshot says."""
+        retained, told = self.session.surface.snapshots, self._told
+        if not retained:
+            return not context
+        return told is not None and told[0] is context and told[1] is retained[-1]
 
 
-_ENTER_NOTHING = Enter(())
+ENTER_NOTHING = Enter(())
 
 
 async def _same(assembly: Assembly) -> Assembly:

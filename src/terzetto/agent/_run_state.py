@@ -40,7 +40,8 @@ class RunState:
     begun, input parks. *leaving*: the driver has ended, nobody joins the children that are
     left. *sealed*: the write path closes, input is refused. *gone*: it is
     over. *late_wake*: waking input came after `turn/end`. *steered*: waking input for the
-    open turn is unclaimed. *step*: the scope of the stream or batch that runs. *stop*: a
+    open turn is unclaimed. *step*: the scope of the stream or batch that runs.
+    *interrupted*: that was cut, and the turn has not gone on yet. *stop*: a
     KeyboardInterrupt or SystemExit of a listener, raised by the driver once the turn is
     closed. *stopped*: the driver raises the host's cancel or such a stop, so pending input
     is kept however the agent's block is left. *adopting*: how many creations of children
@@ -67,6 +68,7 @@ class RunState:
     late_wake: bool = False
     steered: bool = False
     step: trio.CancelScope | None = None
+    interrupted: bool = False
     flushing: trio.CancelScope | None = None
     owed: OwedAnswer = field(factory=OwedAnswer)
     waiters: Waiters = field(factory=Waiters)
@@ -189,6 +191,7 @@ class RunState:
         self.send(message, "next-step", True)
         # Told of the message, a listener may have cancelled the turn: that wins.
         if self.step is not None and self.activity is not None and not self.activity.cancelled:
+            self.interrupted = True
             self.step.cancel(reason="the step was interrupted")
 
     def check_open(self) -> None:
@@ -277,6 +280,9 @@ class RunState:
 
     def claim(self, turn: int, *, with_prompt: bool) -> tuple[UserMessage, ...]:
         """Take all next-step input and, at a turn's start, one prompt (C56)."""
+        if not self.session.pending:
+            self.steered = False
+            return ()
         claimed: list[UserMessage] = []
         activity = self.activity
         for target in TARGETS:

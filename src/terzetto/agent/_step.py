@@ -8,7 +8,7 @@ decided by `session.closers`, not here.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator
 
 import trio
 from attrs import define, field, frozen
@@ -131,7 +131,7 @@ class StepRunner:
         await trio.lowlevel.checkpoint_if_cancelled()
         finish, cut = await self._ask_model(turn, step, entry, assembly, selection)
         await trio.lowlevel.checkpoint_if_cancelled()
-        calls = tuple(owed.call for owed in session.place.owed())
+        calls = tuple([owed.call for owed in session.place.owed()])
         owes = bool(calls)
         if calls and not cut:
             with self._stretch:
@@ -143,7 +143,8 @@ class StepRunner:
                 )
                 result = await self._execute(batch)
                 owes = not result.concludes
-            cut = await self._was_cut()
+            if self.state.interrupted:
+                cut = await self._leave()
             self._unparked += len(calls)
             await trio.lowlevel.checkpoint_if_cancelled()
         if cut:
@@ -167,10 +168,8 @@ class StepRunner:
         # Somebody else's may have a scope of its own, which is to cancel the bodies as well.
         return await executor.execute(batch)
 
-    async def _was_cut(self) -> bool:
-        """Whether `interrupt` cut what ran; what comes next is not of that stretch."""
-        if not self._stretch.cut:
-            return False
+    async def _leave(self) -> bool:
+        """`interrupt` cut what ran; what comes next is not of that stretch."""
         await self._stretch.end()
         return True
 
@@ -193,13 +192,16 @@ class StepRunner:
         attempt = 1
         batch: tuple[UserMessage, ...] | None = entry.messages
         starts_series = entry.starts_series
+        place = self.session.place
         while True:
             prepared = await self.requests.prepare(turn, step, attempt, selection)
             await trio.lowlevel.checkpoint_if_cancelled()
+            before = place.next_seq
             request = self.requests.admit(turn, step, assembly, prepared, batch, starts_series)
             # The log may have no word for it: what `pre_step` set aside is consumed now.
             self.session.pending.settle_claims()
-            await trio.lowlevel.checkpoint_if_cancelled()
+            if place.next_seq != before:  # by whom the log told
+                await trio.lowlevel.checkpoint_if_cancelled()
             tried = await self._attempt(turn, step, attempt, prepared, request)
             if tried.cut:
                 return self._anchor(), True
@@ -238,24 +240,24 @@ class StepRunner:
                 if hook:
                     call = StreamCall(self.agent, turn, step, attempt, request)
                     own = _OwnStream(prepared, request)
-                    opening: Awaitable[ChunkStream] = hook.run(call, own.open)
-                else:
-                    opening = _opened(prepared, request)
-                stream = await opening
-                if hook:
+                    stream = await hook.run(call, own.open)
                     check_opened(hook, stream)
+                else:
+                    stream = prepared.open_stream(request)
                 async with stream as chunks:
-                    if hook:
+                    if own is not None:
                         check_chunks(hook, chunks)
                     failure = await self._record(turn, step, chunks)
             except BaseException as error:  # a listener's clean-up after the interruption
                 # In a group, if it has a nursery; what is no Exception goes on.
                 hidden = isinstance(without(error, trio.Cancelled), Exception)
-                if not self._stretch.cut or not hidden:
+                if not self.state.interrupted or not hidden:
                     raise
                 note_hidden(error, self.session.id)
-        cut = await self._was_cut()
+        cut = await self._leave() if self.state.interrupted else False
         await trio.lowlevel.checkpoint_if_cancelled()
+        if failure is None and own is None and not cut:
+            return _ANSWERED
         return _Attempt(failure, own is None or own.opened, cut)
 
     async def _record(
@@ -318,6 +320,9 @@ class StepRunner:
         return self.session.new_id()
 
 
+_ANSWERED = _Attempt(failure=None, served=True, cut=False)
+
+
 @define(eq=False)
 class _OwnStream:
     """The innermost of the ``stream`` listeners: the adapter's own stream."""
@@ -330,10 +335,6 @@ class _OwnStream:
         self.opened = True
         check_dispatched(self.request, value.request)
         return self.prepared.open_stream(value.request)
-
-
-async def _opened(prepared: PreparedCall, request: Request) -> ChunkStream:
-    return prepared.open_stream(request)
 
 
 async def _end(value: RequestFailed) -> FailureDecision:

@@ -38,7 +38,7 @@ class Stretch:
     @property
     def cut(self) -> bool:
         """Whether it was interrupted. Then it has to be ended before the turn goes on."""
-        return self._scope is not None and self._scope.cancel_called
+        return self.state.interrupted
 
     def __enter__(self) -> None:
         scope = self._scope
@@ -54,7 +54,7 @@ class Stretch:
         traceback: TracebackType | None,
     ) -> bool:
         self.state.step = None
-        if error is None or not self.cut:
+        if error is None or not self.state.interrupted:
             return False
         rest = without(error, trio.Cancelled)
         if rest is not None and rest is not error:
@@ -83,6 +83,7 @@ class Stretch:
         try:
             await self.end_calls()
         finally:
+            self.state.interrupted = False
             scope, self._scope = self._scope, None
             if scope is not None:
                 scope.__exit__(None, None, None)

@@ -90,6 +90,12 @@ class PromptLayer:
         """Whether `render` gives the same text for the same variables, until `changes` does."""
         return self._plan().fixed
 
+    @property
+    def fixed_context(self) -> tuple[ContextSection, ...] | None:
+        """What `context` gives until `changes` grows, if the prompt is `fixed` as well."""
+        plan = self._plan()
+        return plan.context if plan.fixed else None
+
     def add_section(
         self, name: str, text: Text, *, order: float = 0, complete: bool = False
     ) -> Registration:

@@ -6,16 +6,19 @@ types. Texts are cleaned as there.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ._events import AssistantChunk, AssistantMessageEvent
 from ._json import clean_text
-from ._messages import AssistantBlock, AssistantMessage, MessageId, ModelSource
+from ._messages import AssistantBlock, AssistantMessage, Message, MessageId, ModelSource, SessionId
 from ._opening import opened
+from ._request import CallConfig, Request, ToolHistory, ToolSchema
 from ._stream import StreamChunk, Usage
 
 _Chunk = opened(AssistantChunk)
 _Answer, _AnswerEvent = opened(AssistantMessage), opened(AssistantMessageEvent)
+_Request = opened(Request)
 
 # `made` is of the class itself only where it is returned.
 
@@ -55,6 +58,25 @@ def answer_event(
     made.__class__ = AssistantMessageEvent
     if TYPE_CHECKING:
         assert isinstance(made, AssistantMessageEvent)
+    return made
+
+
+def request(
+    session_id: SessionId,
+    config: CallConfig,
+    messages: Sequence[Message],
+    tools: tuple[ToolSchema, ...],
+    tool_history: ToolHistory,
+) -> Request:
+    made = _Request()
+    made.session_id = session_id
+    made.config = config
+    made.messages = messages
+    made.tools = tools
+    made.tool_history = tool_history
+    made.__class__ = Request
+    if TYPE_CHECKING:
+        assert isinstance(made, Request)
     return made
 
 
