@@ -11,7 +11,7 @@ from tests.session.oracle import Log, new_session
 from tests.session.shelf import fed
 from tests.strategies_logs import open_logs
 
-from terzetto.session import Held, Session, _columns, _log
+from terzetto.session import Held, Session, _columns, _held, _log, _sheaves
 from terzetto.session._columns import Run, packed
 from terzetto.vocabulary import (
     AssistantChunk,
@@ -28,16 +28,22 @@ from terzetto.vocabulary import (
     TextBlock,
     TextDelta,
     ToolCallDelta,
+    ToolCallEvent,
     TurnStart,
 )
 
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs of a few events, so that short logs have many of them."""
+    """Runs and sheaves of a few events, so that short logs have many of them."""
     for module in (_columns, _log):
         monkeypatch.setattr(module, "LEAST", 2)
     monkeypatch.setattr(_log, "_FEW", 5)
+    monkeypatch.setattr(_held, "SIZE", 4)
+    monkeypatch.setattr(_sheaves, "_PART", 3)
+
+
+_MADE_ANEW = {AssistantChunk, StepStart, StepEnd, ToolCallEvent}
 
 
 def chunks() -> st.SearchStrategy[StreamChunk]:
@@ -106,10 +112,9 @@ def test_a_packed_log_is_read_like_a_list(events: list[Event], data: st.DataObje
     assert list(held.backwards()) == events[::-1]
     singly = held.whole()
     assert [e for e in events if e in singly] == singly
-    kinds = {
-        type(e.data.chunk) for e in events if e not in singly and type(e.data) is AssistantChunk
-    }
-    assert kinds <= {TextDelta, ReasoningDelta, ToolCallDelta}
+    assert [e for e in singly if e.ignorable or e.sources is not None] == [
+        e for e in events if e.ignorable or e.sources is not None
+    ]
     assert [held.get(seq) for seq in range(len(events))] == events
     start = data.draw(st.integers(0, len(events)))
     stop = data.draw(st.integers(0, len(events)))
@@ -131,6 +136,11 @@ def test_a_session_without_a_store_has_every_event(log: Log, data: st.DataObject
     assert list(events) == whole
     assert begun + list(growing) == whole
     assert list(reversed(events)) == whole[::-1]
+    said = session.held.whole()
+    assert [event for event in whole if event in said] == said
+    assert {type(event.data) for event in whole if event not in said} <= _MADE_ANEW
+    first = data.draw(st.integers(0, len(whole)))
+    assert session.held.whole(first) == [event for event in said if event.seq >= first]
     part = data.draw(st.slices(len(whole) + 3))
     assert events[part] == whole[part]
     for event in whole:

@@ -9,18 +9,23 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from typing import overload
+from typing import TypeAlias, overload
 
 from attrs import define, field
 
 from ..vocabulary import AssistantChunk, Event, EventReleased
 from ._columns import Entry, Run, packed
+from ._sheaves import SIZE, Sheaf
 
 _MOVED = 4096
 """Events that may be shifted in memory to release fewer."""
 
 
-def _seq(entry: Entry) -> int:
+_Kept: TypeAlias = Entry | Sheaf
+_MANY = (Run, Sheaf)
+
+
+def _seq(entry: _Kept) -> int:
     return entry.seq
 
 
@@ -35,8 +40,10 @@ class Held:
 
     start: int = 0
     tail: list[Event] = field(factory=list)
-    _kept: list[Entry] = field(factory=list)
+    _kept: list[_Kept] = field(factory=list)
     _packed: int = 0
+    _loose: int = 0
+    """Where among what was kept that begins which is in no sheaf yet."""
 
     def __len__(self) -> int:
         """The length of the log, and not of what is in memory."""
@@ -50,7 +57,7 @@ class Held:
         if index < 0:
             return None
         entry = self._kept[index]
-        if isinstance(entry, Run):
+        if isinstance(entry, _MANY):
             return next(entry.between(seq, seq + 1), None)
         return entry if entry.seq == seq else None
 
@@ -63,7 +70,7 @@ class Held:
         last = bisect_left(self._kept, stop, first, key=_seq)
         found: list[Event] = []
         for entry in self._kept[first:last]:
-            if isinstance(entry, Run):
+            if isinstance(entry, _MANY):
                 found += entry.between(start, stop)
             else:
                 found.append(entry)
@@ -78,7 +85,7 @@ class Held:
             while index < len(entries) and self.start == start:
                 entry = entries[index]
                 index += 1
-                if isinstance(entry, Run):
+                if isinstance(entry, _MANY):
                     for event in entry.between(seq + 1, entry.stop):
                         seq = event.seq
                         yield event
@@ -87,23 +94,30 @@ class Held:
                     yield entry
 
     def whole(self, start: int = 0) -> list[Event]:
-        """Those from *start* on that are kept as they are: all but what was packed."""
+        """Those from *start* on that say what nothing else says: messages, calls of one's
+        own, all that is not in a run or made anew from a row."""
         if start >= self.start:
             return self.tail[start - self.start :]
         kept = self._kept[self._place(start) :] if start else self._kept
-        return [entry for entry in kept if not isinstance(entry, Run)] + self.tail
+        found: list[Event] = []
+        for entry in kept:
+            if isinstance(entry, Sheaf):
+                found += entry.whole(start)
+            elif not isinstance(entry, Run):
+                found.append(entry)
+        return found + self.tail
 
     def backwards(self) -> Iterator[Event]:
         """Those of now, the last first."""
         kept = self._kept.copy()
         yield from reversed(self.tail.copy())
         for entry in reversed(kept):
-            if isinstance(entry, Run):
+            if isinstance(entry, _MANY):
                 yield from reversed(list(entry.between(entry.seq, entry.stop)))
             else:
                 yield entry
 
-    def _from(self, seq: int) -> tuple[int, Sequence[Entry]] | None:
+    def _from(self, seq: int) -> tuple[int, Sequence[_Kept]] | None:
         """Where the first event at or after *seq* is, and in which list."""
         if seq < self.start:
             index = self._place(seq)
@@ -116,7 +130,7 @@ class Held:
         """Where in what was kept the first event at or after *seq* is."""
         index = bisect_left(self._kept, seq, key=_seq)
         before = self._kept[index - 1] if index else None
-        return index - 1 if isinstance(before, Run) and before.stop > seq else index
+        return index - 1 if isinstance(before, _MANY) and before.stop > seq else index
 
     def missing(self, start: int, stop: int) -> tuple[int, int] | None:
         """Where what was released of *start* to before *stop* begins and ends; None for
@@ -138,18 +152,29 @@ class Held:
         """Let go of every chunk before seq *stop*: it is settled, and a store has it."""
         if gone := self._shift(stop):
             self._kept += [event for event in gone if type(event.data) is not AssistantChunk]
+            self._loose = len(self._kept)  # with gaps: each event tells its own seq
 
     def pack(self, stop: int) -> None:
         """Keep what is before seq *stop*, and has settled, in less memory."""
         if gone := self._shift(stop):
             self._packed = self.start
             self._kept += packed(gone)
+            self._bind()
 
     def keep(self, stop: int) -> None:
-        """Keep what is before seq *stop*, and has settled, as it is: nothing of it is a run."""
+        """As `pack`, where nothing is worth a run."""
         if gone := self._shift(stop):
             self._packed = self.start
             self._kept += gone
+            self._bind()
+
+    def _bind(self) -> None:
+        """Put what gathered into sheaves."""
+        while len(self._kept) - self._loose >= SIZE:
+            first = self._loose
+            bound: list[Entry] = self._kept[first : first + SIZE]  # type: ignore[assignment]
+            self._kept[first : first + SIZE] = [Sheaf(bound)]
+            self._loose += 1
 
     def _shift(self, stop: int) -> list[Event]:
         """Take what is before seq *stop* off the tail; nothing, if it would cost more to

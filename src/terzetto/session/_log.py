@@ -63,7 +63,7 @@ RESERVED = (
     "compaction/",
     "model/",
 )
-_FEW = 1024
+_FEW = 64
 """Settled events of short attempts that a long one after them may find to be looked through."""
 _SURFACE = frozenset(SURFACE_TYPES)
 _OpenEvent = opened(Event)

@@ -77,7 +77,7 @@ def _results(data: ToolResultEvent) -> list[ToolResultBlock]:
 
 def _cut(surface: Surface, nodes: Sequence[Node]) -> str | None:
     """What a replacement of these nodes would break, or None."""
-    if nodes[0] is surface.nodes[0] and isinstance(nodes[0].message, SystemMessage):
+    if nodes[0].seq == surface.nodes[0].seq and isinstance(nodes[0].message, SystemMessage):
         return "the first system message, which keeps the place of the prompt"
     owed = 0
     for node in nodes:

@@ -38,7 +38,6 @@ from ..vocabulary import (
     UserMessage,
     texts,
 )
-from ..vocabulary._opening import opened
 from ..vocabulary._seqs import bounds
 from ._few import appended
 
@@ -93,7 +92,33 @@ class Node:
         return self.data.message
 
 
-_OpenNode = opened(Node)
+class Nodes(Sequence[Node]):
+    """The nodes of a surface in order, each made when it is asked for. Grows with it, until a
+    replacement starts a new one."""
+
+    __slots__ = ("_data", "_seqs")
+
+    def __init__(self, seqs: Sequence[int], data: Sequence[SurfaceData]) -> None:
+        self._seqs = seqs
+        self._data = data
+
+    def __len__(self) -> int:
+        return len(self._seqs)
+
+    @overload
+    def __getitem__(self, index: int) -> Node: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Node]: ...
+    def __getitem__(self, index: int | slice) -> Node | list[Node]:
+        if isinstance(index, slice):
+            return list(map(Node, self._seqs[index], self._data[index]))
+        return Node(self._seqs[index], self._data[index])
+
+    def __iter__(self) -> Iterator[Node]:
+        return map(Node, self._seqs, self._data)
+
+    def __repr__(self) -> str:
+        return f"<Nodes: {len(self)}>"
 
 
 def is_snapshot(message: Message) -> bool:
@@ -112,14 +137,21 @@ class Surface:
     *generation* counts replacements: a request after one starts a new series (C96).
     """
 
-    nodes: Sequence[Node] = ()
     generation: int = 0
     system: Sequence[Node] = ()
     snapshots: Sequence[Node] = ()
+    # Of each node: two lists, and not an object that the collector looks at for each.
+    _seqs: Sequence[int] = ()
+    _data: Sequence[SurfaceData] = ()
     _positions: dict[int, int] = field(factory=dict)
     _messages: Sequence[Message] = ()
     _empty: Sequence[int] = ()
     """The positions of nodes without content, ascending."""
+
+    @property
+    def nodes(self) -> Nodes:
+        """What the model sees, as events: their seqs and data."""
+        return Nodes(self._seqs, self._data)
 
     def history(self) -> Messages:
         """The messages the model sees now; nodes with empty content are left out."""
@@ -179,25 +211,27 @@ class Surface:
         if type(op) is Append:
             self.push(event.seq, data)  # type: ignore[arg-type]  # `judge` has looked
             return
-        node = Node(event.seq, data)  # type: ignore[arg-type]
         assert isinstance(op, Replace)
+        node = Node(event.seq, data)  # type: ignore[arg-type]
         first, last = self._positions[op.start], self._positions[op.end]
         self.generation += 1
-        if first == last and not _listed(node) and not _listed(self.nodes[first]):
+        nodes = self.nodes
+        if first == last and not _listed(node) and not _listed(nodes[first]):
             self._exchange(first, node)
             return
-        nodes = [*self.nodes[:first], node, *self.nodes[last + 1 :]]
-        self.nodes, self._messages, self._positions, self._empty = (), (), {}, ()
-        self.system, self.snapshots = (), ()
-        for kept in nodes:
-            self._push(kept)
+        left = [*nodes[:first], node, *nodes[last + 1 :]]
+        self._seqs, self._data, self._messages, self._empty = (), (), (), ()
+        self._positions, self.system, self.snapshots = {}, (), ()
+        for kept in left:
+            self.push(kept.seq, kept.data)
 
     def _exchange(self, position: int, node: Node) -> None:
         """Put *node* in the place of one other: the lists are copied, and nothing is done
         for each of their items. One result after another is shortened so."""
         old = self.nodes[position]
-        nodes, messages, empty = [*self.nodes], [*self._messages], [*self._empty]
-        nodes[position] = node
+        seqs, data = [*self._seqs], [*self._data]
+        messages, empty = [*self._messages], [*self._empty]
+        seqs[position], data[position] = node.seq, node.data
         del self._positions[old.seq]
         self._positions[node.seq] = position
         before = bisect_left(empty, position)
@@ -210,35 +244,29 @@ class Surface:
             messages.insert(index, node.message)
         else:
             empty.insert(before, position)
-        self.nodes, self._messages, self._empty = nodes, messages, empty
+        self._seqs, self._data, self._messages, self._empty = seqs, data, messages, empty
 
     def push(self, seq: int, data: SurfaceData) -> None:
         """The node of event *seq* comes to the end."""
-        node = _OpenNode()
-        node.seq = seq
-        node.data = data
-        node.__class__ = Node
-        self._push(node)
-
-    def _push(self, node: Node) -> None:
-        self._positions[node.seq] = len(self.nodes)
-        message = node.data.message
+        message = data.message
         kind = type(message)
         if kind is SystemMessage:
-            self.system = appended(self.system, node)
+            self.system = appended(self.system, Node(seq, data))
         elif kind is UserMessage and is_snapshot(message):
-            self.snapshots = appended(self.snapshots, node)
-        nodes, messages = self.nodes, self._messages
+            self.snapshots = appended(self.snapshots, Node(seq, data))
+        seqs, messages = self._seqs, self._messages
+        self._positions[seq] = len(seqs)
         if not message.content:
-            self._empty = appended(self._empty, len(nodes))
+            self._empty = appended(self._empty, len(seqs))
         elif isinstance(messages, list):  # as `appended`, for most events of most steps
             messages.append(message)
         else:
             self._messages = [message]
-        if isinstance(nodes, list):
-            nodes.append(node)
+        if isinstance(seqs, list):
+            seqs.append(seq)
+            self._data.append(data)  # type: ignore[attr-defined]  # a list as well
         else:
-            self.nodes = [node]
+            self._seqs, self._data = [seq], [data]
 
 
 def _listed(node: Node) -> bool:

@@ -23,6 +23,11 @@ class Seqs(Sequence[int]):
         self._runs = tuple(runs)
         self._length = sum(map(len, self._runs))
 
+    @property
+    def runs(self) -> tuple[range, ...]:
+        """The same, a range for each run."""
+        return self._runs
+
     def __len__(self) -> int:
         return self._length
 
