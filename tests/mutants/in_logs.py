@@ -158,7 +158,7 @@ IN_LOGS = (
         "empty-nodes-shown",
         "session/_surface.py",
         "        if not message.content:\n"
-        "            self._empty = appended(self._empty, len(seqs))\n"
+        "            self._empty = added(self._empty, len(seqs))\n"
         "        elif",
         "        if",
         "a cleared system prompt is sent as an empty message",

@@ -8,6 +8,8 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+_FEW = 4
+
 
 def appended(items: Sequence[T], item: T) -> list[T]:
     """*items* with *item* at the end: the same list, or the first one in the place of ``()``."""
@@ -15,3 +17,11 @@ def appended(items: Sequence[T], item: T) -> list[T]:
         items.append(item)
         return items
     return [*items, item]
+
+
+def added(items: Sequence[T], item: T) -> Sequence[T]:
+    """As `appended`, and as long as there are few a tuple: half of a list, and if it holds
+    numbers nothing for the collector."""
+    if isinstance(items, list) or len(items) >= _FEW:
+        return appended(items, item)
+    return (*items, item)

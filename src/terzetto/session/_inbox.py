@@ -6,7 +6,7 @@ every mutation is exactly one normalised splice. Claiming belongs to the driver.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from typing import Final, Literal, Protocol
 
 from attrs import define
@@ -54,6 +54,8 @@ def _no_lists() -> dict[InboxTarget, list[UserMessage]]:
     return {"next-step": [], "next-turn": []}
 
 
+_FEW: Final = 8
+"""Ids up to which a session keeps those it saw in a tuple."""
 _NO_IDS: Final = frozenset[MessageId]()  # each call makes another one
 
 
@@ -67,7 +69,7 @@ class PendingInput:
     _lists: dict[InboxTarget, list[UserMessage]] | None = None
     _claimed: dict[InboxTarget, list[UserMessage]] | None = None
     _ids: Set[MessageId] = _NO_IDS
-    _seen: set[MessageId] | None = None
+    _seen: Collection[MessageId] = ()
 
     @property
     def lists(self) -> Mapping[InboxTarget, Sequence[UserMessage]]:
@@ -80,9 +82,9 @@ class PendingInput:
         return _no_lists() if self._claimed is None else self._claimed
 
     @property
-    def seen(self) -> Set[MessageId]:
+    def seen(self) -> Collection[MessageId]:
         """Every id that was ever pending."""
-        return self._seen or _NO_IDS
+        return self._seen
 
     def __bool__(self) -> bool:
         return bool(self._ids)
@@ -144,8 +146,13 @@ class PendingInput:
         if splice.inserted:
             arrived = [message.id for message in splice.inserted]
             ids.update(arrived)
-            self._seen = self._seen or set()
-            self._seen.update(arrived)
+            seen = self._seen
+            if isinstance(seen, set):
+                seen.update(arrived)
+            elif len(seen) + len(arrived) <= _FEW:  # a set of one is four times a tuple of it
+                self._seen = (*seen, *arrived)
+            else:
+                self._seen = {*seen, *arrived}
         self._ids = ids or _NO_IDS
         if not ids:
             self._lists = None

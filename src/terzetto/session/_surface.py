@@ -39,7 +39,7 @@ from ..vocabulary import (
     texts,
 )
 from ..vocabulary._seqs import bounds
-from ._few import appended
+from ._few import added
 
 
 class Messages(Sequence[Message]):
@@ -251,14 +251,14 @@ class Surface:
         message = data.message
         kind = type(message)
         if kind is SystemMessage:
-            self.system = appended(self.system, Node(seq, data))
+            self.system = added(self.system, Node(seq, data))
         elif kind is UserMessage and is_snapshot(message):
-            self.snapshots = appended(self.snapshots, Node(seq, data))
+            self.snapshots = added(self.snapshots, Node(seq, data))
         seqs, messages = self._seqs, self._messages
         self._positions[seq] = len(seqs)
         if not message.content:
-            self._empty = appended(self._empty, len(seqs))
-        elif isinstance(messages, list):  # as `appended`, for most events of most steps
+            self._empty = added(self._empty, len(seqs))
+        elif isinstance(messages, list):  # as `added`, for most events of most steps
             messages.append(message)
         else:
             self._messages = [message]
@@ -323,7 +323,7 @@ class Folds:
             case _:
                 pass
 
-    def _declare(self, tools: Sequence[ToolSchema]) -> None:
+    def _declare(self, tools: tuple[ToolSchema, ...]) -> None:
         declared = {tool.name: tool for tool in self._history.declared}
         changed = False
         for tool in tools:
@@ -331,7 +331,8 @@ class Folds:
                 declared[tool.name] = tool
                 changed = True
         if changed:
-            self._history = ToolHistory(declared=tuple(declared.values()))
+            known = tuple(declared.values())
+            self._history = ToolHistory(declared=tools if known == tools else known)
 
     def tool_history(self) -> ToolHistory:
         return self._history
