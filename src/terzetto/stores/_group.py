@@ -12,6 +12,8 @@ from typing import Generic, Protocol, TypeVar
 import trio
 from attrs import define, field
 
+from ._slots import slots
+
 J = TypeVar("J")
 J_contra = TypeVar("J_contra", contravariant=True)
 
@@ -70,7 +72,7 @@ class Group(Generic[J]):
     _users: int = field(default=0, init=False)
     _next: _Batch[J] = field(factory=lambda: _Batch(), init=False)
     _busy: trio.Event | None = field(default=None, init=False)
-    _limiter: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(1), init=False)
+    _limiter: trio.CapacityLimiter = field(factory=lambda: slots(1), init=False)
 
     @trio.lowlevel.enable_ki_protection
     async def perform(self, entry: Entry[J]) -> None:

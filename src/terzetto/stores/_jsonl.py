@@ -36,6 +36,7 @@ from ._jsonl_layouts import LayoutName, Packed
 from ._jsonl_lines import LAYOUTS, First
 from ._jsonl_zstd import require_zstd
 from ._records import Index
+from ._slots import slots
 
 logger = logging.getLogger("terzetto")
 _THREADS = 8
@@ -184,7 +185,7 @@ class JsonlStore:
         self._layout: LayoutName = layout
         self._directory = Path(directory).absolute()
         self._extensions = frozenset(extensions)
-        self._limiter = trio.CapacityLimiter(_THREADS)
+        self._limiter = slots(_THREADS)
 
     def __repr__(self) -> str:
         layout = "" if self._layout == "plain" else f", layout={self._layout!r}"

@@ -21,6 +21,7 @@ from ._base import EVERY, Events, OpenMode, ReadHandle, Store, WriteHandle, chec
 from ._files import give_up, make_directory, owner, require_posix, take
 from ._group import Entry, Group
 from ._handles import FileHandle, Reading, check_start
+from ._slots import slots
 from ._sqlite_file import (
     Row,
     called,
@@ -146,7 +147,7 @@ class SqliteStore:
         require_posix("SqliteStore")
         self._path = Path(path).absolute()
         self._extensions = frozenset(extensions)
-        self._limiter = trio.CapacityLimiter(_THREADS)
+        self._limiter = slots(_THREADS)
         self._writer = Writer(self._path)
         self._group: Group[Job] = Group(self._writer)
         self._count = 0
