@@ -101,7 +101,8 @@ async def wake_defaults(count: int) -> list[float]:
 
 
 async def woken(count: int, *, suited: bool) -> list[float]:
-    """A tenth of the idle agents, at most a thousand, woken over two seconds."""
+    """A tenth of the idle agents, at most a thousand, woken over two seconds; of a handful
+    over less."""
     async with opened() as (engine, models):
         idle, busy = await made(engine, "short", count), await made(engine, "busy", BUSY)
         gc.collect()
@@ -114,7 +115,7 @@ async def woken(count: int, *, suited: bool) -> list[float]:
         chosen = random.Random(0).sample(idle, min(1_000, max(1, count // 10)))
         sent: dict[str, float] = {}
         for agent in chosen:
-            await trio.sleep(2 / len(chosen))
+            await trio.sleep(min(2 / len(chosen), 0.05))
             sent[agent.id] = time.thread_time()
             agent.followup("Work.")
         for agent in chosen:

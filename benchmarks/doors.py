@@ -59,7 +59,8 @@ def helps(scale: Scale) -> Iterable[Row]:
 def _row(
     name: str, ours: Sequence[str], against: str, floor: Sequence[str], budget: float, scale: Scale
 ) -> Row:
-    with tempfile.TemporaryDirectory() as compiled:
+    with tempfile.TemporaryDirectory() as folder:
+        compiled = scale.pick(folder, None)  # to compile it all is most of one round
         found = alternate(
             {
                 "ours": partial(_started, ours, compiled),
@@ -77,14 +78,13 @@ def _row(
     )
 
 
-def _started(arguments: Sequence[str], compiled: str) -> float:
-    """The processor's seconds of a Python with *arguments*, from its start to its end."""
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(sys.path),
-        "PYTHONPYCACHEPREFIX": compiled,
-    }
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+def _started(arguments: Sequence[str], compiled: str | None) -> float:
+    """The processor's seconds of a Python with *arguments*, from its start to its end. What it
+    compiles is kept in the folder *compiled*; with None, where Python keeps it."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    if compiled is not None:
+        environment["PYTHONPYCACHEPREFIX"] = compiled
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
     before = _children()
     subprocess.run(
         [sys.executable, *arguments],

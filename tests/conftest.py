@@ -6,6 +6,7 @@ Trio mode, strict markers and warnings as errors are set in ``pyproject.toml``; 
 `autojump_clock` come from pytest-trio.
 """
 
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -27,6 +28,14 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # Nor is SIGHUP below `nohup`: what we start must hear it when its terminal closes.
 if hasattr(signal, "SIGHUP"):
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_old_is_looked_through() -> None:
+    """What is there by now stays for good: half a million objects, which each of the many
+    collections that tests ask for would look through. They look at what tests make."""
+    gc.collect()
+    gc.freeze()
 
 
 # Where tests hold nothing from one to the next; with TERZETTO_ORPHANS set, everywhere.

@@ -6,8 +6,11 @@ A session of many chunk events in several messages, on the stores on disk.
 from __future__ import annotations
 
 import gc
+import sys
+import time
 import tracemalloc
 from pathlib import Path
+from types import FrameType
 
 import pytest
 import trio
@@ -32,6 +35,8 @@ from terzetto.vocabulary import (
 )
 
 MESSAGES = 3
+FEW, MANY = 100, 4_000
+"""Pieces of an answer."""
 LAYOUTS = ["jsonl", "sqlite"]
 
 pytestmark = pytest.mark.usefixtures("forgotten")
@@ -42,13 +47,30 @@ def script(pieces: int) -> ScriptedModel:
     return ScriptedModel([answer(say("x" * 10_000, pieces=pieces)) for _ in range(MESSAGES)])
 
 
-def kept() -> int:
+def collected() -> None:
+    """What nobody needs is gone. A thread that has delivered what it read from a store still
+    has it, until the system lets the thread go on and wait for its next job."""
+    end = time.monotonic() + 60
+    while any(map(_at_a_job, sys._current_frames().values())) and time.monotonic() < end:
+        time.sleep(0.001)
     gc.collect()
+
+
+def _at_a_job(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_name == "_handle_job":
+            return True
+        frame = frame.f_back
+    return False
+
+
+def kept() -> int:
+    collected()
     return len(gc.get_objects())
 
 
 def size() -> int:
-    gc.collect()
+    collected()
     return tracemalloc.get_traced_memory()[0]
 
 
@@ -82,16 +104,16 @@ def check(agent: Agent, pieces: int) -> None:
 
 @pytest.mark.parametrize("kind", LAYOUTS)
 def test_what_is_kept_does_not_grow_with_the_chunks(kind: str, tmp_path: Path) -> None:
-    """30,000 chunk events leave what 300 leave: no object and no number for each."""
+    """12,000 chunk events leave what 300 leave: no object and no number for each."""
     tracemalloc.start()
     try:
-        trio.run(_streamed, tmp_path / "warm", kind, 100)
-        few = trio.run(_streamed, tmp_path / "few", kind, 100)
-        many = trio.run(_streamed, tmp_path / "many", kind, 10_000)
+        trio.run(_streamed, tmp_path / "warm", kind, FEW)
+        few = trio.run(_streamed, tmp_path / "few", kind, FEW)
+        many = trio.run(_streamed, tmp_path / "many", kind, MANY)
     finally:
         tracemalloc.stop()
     assert abs(many[0] - few[0]) < 300, "objects"
-    assert many[1] - few[1] < 64_000, "bytes: less than three for a chunk"
+    assert many[1] - few[1] < 48_000, "bytes: about four for a chunk"
 
 
 async def _resumed(folder: Path, kind: str, pieces: int) -> tuple[int, int, int]:
@@ -112,20 +134,20 @@ def test_a_resumed_session_keeps_no_more_and_needs_a_page_at_most(
     kind: str, tmp_path: Path
 ) -> None:
     """Peak: a page of events and the surface, and not the log."""
-    for name, pieces in (("few", 100), ("many", 10_000)):
+    for name, pieces in (("few", FEW), ("many", MANY)):
         trio.run(_streamed, tmp_path / name, kind, pieces)
     tracemalloc.start()
     try:
-        trio.run(_resumed, tmp_path / "few", kind, 100)  # caches are warm from here on
-        trio.run(_streamed, tmp_path / "few2", kind, 100)
-        few = trio.run(_resumed, tmp_path / "few2", kind, 100)
-        many = trio.run(_resumed, tmp_path / "many", kind, 10_000)
+        trio.run(_resumed, tmp_path / "few", kind, FEW)  # caches are warm from here on
+        trio.run(_streamed, tmp_path / "few2", kind, FEW)
+        few = trio.run(_resumed, tmp_path / "few2", kind, FEW)
+        many = trio.run(_resumed, tmp_path / "many", kind, MANY)
     finally:
         tracemalloc.stop()
     assert abs(many[0] - few[0]) < 300, "objects"
-    assert many[1] - few[1] < 128_000, "bytes"
+    assert many[1] - few[1] < 64_000, "bytes: less than six for a chunk"
     # A page of events, stored, decoded and replayed; and a block of the file. The log itself
-    # would be 30,000 events of 1,000 bytes.
+    # would be 12,000 events of 1,000 bytes.
     assert many[2] - few[2] < PAGE * 3_000 + 5_000_000, "peak"
 
 

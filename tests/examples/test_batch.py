@@ -81,30 +81,40 @@ def check_complete(folder: Path, total: int, *, failing: set[str] = frozenset())
         assert called == len(of_type(events, "tool/result")), name
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL], ids=lambda how: how.name)
-async def test_a_stopped_batch_goes_on_where_it_was(tmp_path: Path, how: signal.Signals) -> None:
-    judge = Judge(requests=TOTAL)
+@pytest.mark.parametrize(
+    ("how", "total"),
+    [(signal.SIGINT, TOTAL), (signal.SIGKILL, FEW)],
+    ids=lambda value: getattr(value, "name", None),
+)
+async def test_a_stopped_batch_goes_on_where_it_was(
+    tmp_path: Path, how: signal.Signals, total: int
+) -> None:
+    """All the items that it comes with, or a few of ours."""
+    judge, items = Judge(requests=total), []
+    if total == FEW:
+        few_items(tmp_path)
+        items = ["items"]
     async with serve_openai(judge) as server:
-        async with program("batch.py", cwd=tmp_path, **key(server.base_url)) as first:
+        async with program("batch.py", *items, cwd=tmp_path, **key(server.base_url)) as first:
             await server.gates.wait_reached("rest", AT_ONCE)
             first.send(how)
             code = await first.ended()
         assert code == (130 if how == signal.SIGINT else -how)
         before, spent = results(tmp_path), asked(server)
-        assert 0 < len(before) <= TOTAL - AT_ONCE
+        assert 0 < len(before) <= total - AT_ONCE
         assert all(one["ok"] for one in before.values())
         if how == signal.SIGINT:
-            assert f"{len(before)} ok, 0 failed, {TOTAL - len(before)} left" in first.out
+            assert f"{len(before)} ok, 0 failed, {total - len(before)} left" in first.out
             endings = Counter(
                 events[-1]["data"]["reason"]["kind"] for events in logs(tmp_path).values() if events
             )
             assert endings == {"completed": len(before), "aborted": AT_ONCE}
 
         server.gates.open("rest")
-        code, said = await run("batch.py", cwd=tmp_path, **key(server.base_url))
+        code, said = await run("batch.py", *items, cwd=tmp_path, **key(server.base_url))
         assert code == 0, said
-        assert f"{TOTAL} ok, 0 failed, 0 left ({len(before)} were done before)" in said
-    check_complete(tmp_path, TOTAL)
+        assert f"{total} ok, 0 failed, 0 left ({len(before)} were done before)" in said
+    check_complete(tmp_path, total)
     again = asked(server) - spent
     assert not set(again) & set(before), "a finished item was asked again"
     assert set(again) == set(results(tmp_path)) - set(before)

@@ -116,9 +116,11 @@ class Leftovers:
 @contextmanager
 def _only_new_garbage() -> Iterator[None]:
     """A collection looks at what was made in the block: it is quick, and finds nobody else's."""
-    ours = not gc.get_freeze_count()  # somebody may have frozen what is there for good
+    ours = not gc.get_freeze_count()
     if ours:
         gc.freeze()
+    else:
+        gc.collect()  # somebody has frozen what is there for good; the rest is little
     try:
         yield
     finally:
