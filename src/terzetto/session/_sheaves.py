@@ -34,6 +34,7 @@ from ..vocabulary import (
     ToolCallEvent,
     ToolCalls,
     ToolResultEvent,
+    UsageChunk,
     UserMessageEvent,
 )
 from ..vocabulary._seqs import Seqs, Sources
@@ -62,10 +63,11 @@ _Row: TypeAlias = tuple[Any, ...]
     _CALL_DELTA,
     _TEXT_DELTA,
     _REASONING_DELTA,
-) = range(12)
+    _USAGE,
+) = range(13)
 
 _REASONS = (Stop, ToolCalls, MaxTokens)
-_ENDED = tuple(Finish(reason()) for reason in _REASONS)
+_ENDED = tuple(reason() for reason in _REASONS)
 _MESSAGES = frozenset({AssistantMessageEvent, ToolResultEvent, UserMessageEvent})
 _APPEND = Append()
 
@@ -190,10 +192,17 @@ def _chunk(event: Event, data: AssistantChunk, things: list[object]) -> _Row | N
         if len(chunk.text) <= _SHORT:
             code = _TEXT_DELTA if kind is TextDelta else _REASONING_DELTA
             return (code, *head, chunk.index, chunk.text)
-    elif type(chunk) is Finish and chunk.replay_state is None:
+    elif type(chunk) is UsageChunk:  # of the message as well, as is the state of a finish
+        things.append(chunk.usage)
+        return (_USAGE, *head, len(things) - 1)
+    elif type(chunk) is Finish:
         reason = type(chunk.reason)
         if reason in _REASONS:
-            return (_FINISH, *head, _REASONS.index(reason))
+            state = None
+            if chunk.replay_state is not None:
+                state = len(things)
+                things.append(chunk.replay_state)
+            return (_FINISH, *head, _REASONS.index(reason), state)
     return None
 
 
@@ -221,7 +230,10 @@ def _event(seq: int, row: _Row, things: Sequence[Any]) -> Event:
     elif code == _BLOCK_END:
         data = AssistantChunk(row[2], row[3], BlockEnd(row[4], things[row[5]]))
     elif code == _FINISH:
-        data = AssistantChunk(row[2], row[3], _ENDED[row[4]])
+        state = None if row[5] is None else things[row[5]]
+        data = AssistantChunk(row[2], row[3], Finish(_ENDED[row[4]], state))
+    elif code == _USAGE:
+        data = AssistantChunk(row[2], row[3], UsageChunk(things[row[4]]))
     elif code == _CALL_DELTA:
         data = AssistantChunk(row[2], row[3], ToolCallDelta(*row[4:]))
     else:
