@@ -35,7 +35,7 @@ from ..vocabulary import (
     UserMessage,
     texts,
 )
-from ._hooks import check_chunks, check_opened
+from ._hooks import check_chunk, check_chunks, check_opened
 
 _FAIR_AFTER = 50
 """Chunks in a row after which others get to run."""
@@ -90,6 +90,7 @@ async def complete(
         check_chunks(stream, chunks)
         unparked = 0
         async for chunk in chunks:
+            check_chunk(stream, chunk)
             assembler.push(chunk)
             unparked = (unparked + 1) % _FAIR_AFTER
             if unparked == 0:

@@ -23,6 +23,7 @@ from ..vocabulary import (
     ToolSchema,
     UserMessage,
     clean_text,
+    is_chunk,
 )
 
 SessionStartSource: TypeAlias = Literal["startup", "resume"]
@@ -50,6 +51,12 @@ def check_chunks(hook: Waterfall[StreamCall, ChunkStream], chunks: object) -> No
         raise hook.wrong(chunks, "a stream that gives an async iterator over chunks")
 
 
+def check_chunk(hook: Waterfall[StreamCall, ChunkStream], chunk: object) -> None:
+    """The same of one of its chunks: a log with another value in it could not be saved."""
+    if not is_chunk(chunk):
+        raise hook.wrong(chunk, "a stream of chunks, such as TextDelta and Finish")
+
+
 def _each(what: str, kind: type[_T], values: Iterable[_T]) -> tuple[_T, ...]:
     if isinstance(values, str):
         raise InvalidValue(f"{what}: expected a tuple of {kind.__name__}, got a text")
@@ -61,7 +68,22 @@ def _each(what: str, kind: type[_T], values: Iterable[_T]) -> tuple[_T, ...]:
 
 
 def _entering(messages: Iterable[UserMessage]) -> tuple[UserMessage, ...]:
-    return _each("Enter: messages", UserMessage, messages)
+    taken = _each("Enter: messages", UserMessage, messages)
+    if len(taken) > 1:
+        ids = Counter(message.id for message in taken)
+        if twice := sorted(name for name, count in ids.items() if count > 1):
+            raise InvalidValue(
+                f"Enter: messages {twice} are there twice; a message enters once, "
+                "so give the second one an id of its own"
+            )
+    return taken
+
+
+def _series(starts_series: bool) -> bool:
+    if starts_series is not True and starts_series is not False:
+        kind = type(starts_series).__name__
+        raise InvalidValue(f"Enter: starts_series: expected True or False, got {kind}")
+    return starts_series
 
 
 def _prompt(text: str) -> str:
@@ -99,7 +121,7 @@ class Enter:
     """
 
     messages: tuple[UserMessage, ...] = field(converter=_entering)
-    starts_series: bool = False
+    starts_series: bool = field(default=False, converter=_series)
 
 
 @frozen

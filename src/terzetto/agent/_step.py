@@ -46,6 +46,7 @@ from ._hooks import (
     FailureDecision,
     RequestFailed,
     Retry,
+    check_chunk,
     check_chunks,
     check_opened,
 )
@@ -264,7 +265,8 @@ class StepRunner:
         self, turn: int, step: int, chunks: AsyncIterator[StreamChunk]
     ) -> Failure | None:
         """Append *chunks* as they come, until they end, or with what the attempt failed of."""
-        session, saving = self.session, self.saving
+        session, saving, hook = self.session, self.saving, self.scope.heard.stream
+        heard = bool(hook)
         following = several(aiter(chunks))
         while found := await following():
             # What arrives after the cancel was not delivered.
@@ -272,6 +274,8 @@ class StepRunner:
             # Where nothing waits, only who is told of a chunk can cancel before the next.
             told = bool(session.observers)
             for chunk in found:
+                if heard:
+                    check_chunk(hook, chunk)
                 event = session.append(assistant_chunk(turn, step, chunk))
                 if behind := event.seq >= saving.look_at and saving.must_catch_up:
                     await saving.catch_up()

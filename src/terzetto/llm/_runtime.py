@@ -10,6 +10,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
+from typing import get_args
 
 import trio
 from attrs import define, field, frozen
@@ -29,6 +30,7 @@ from ..vocabulary import (
     Request,
     StreamChunk,
     chain_text,
+    is_chunk,
     is_complete,
     single,
     texts,
@@ -90,7 +92,37 @@ class ModelRuntime:
         if adapter is None:
             served = ", ".join(sorted(self._adapters)) or "none"
             return _Unserved(config, served)
-        return _Guarded(await adapter.prepare(config))
+        return _Guarded(checked_call(adapter.provider, await adapter.prepare(config)))
+
+
+_DEFAULTS = frozenset(get_args(DefaultField))
+
+
+def checked_call(provider: str, call: PreparedCall) -> PreparedCall:
+    """*call*, if it has the parts of one: they enter the log, which has to be saved."""
+    config, defaults, info = (
+        getattr(call, name, None) for name in ("config", "adapter_defaults", "info")
+    )
+    if not isinstance(config, CallConfig):
+        place, got, expected = "config", config, "a CallConfig"
+    elif not (isinstance(defaults, frozenset) and defaults <= _DEFAULTS):
+        place, got, expected = "adapter_defaults", defaults, f"a frozenset of {sorted(_DEFAULTS)}"
+    elif not isinstance(info, ModelInfo):
+        place, got, expected = "info", info, "a ModelInfo"
+    else:
+        return call
+    raise InvalidValue(
+        f"the adapter of {provider!r} prepared {type(call).__name__}, "
+        f"whose {place} is {type(got).__name__}; expected {expected}"
+    )
+
+
+def checked_chunk(chunk: StreamChunk) -> StreamChunk:
+    """*chunk*, if it is one: a log with another value in it could not be saved."""
+    if is_chunk(chunk):
+        return chunk
+    kind = type(chunk).__name__
+    raise InvalidValue(f"the adapter gave {kind}, expected a chunk such as TextDelta or Finish")
 
 
 @frozen
@@ -196,7 +228,7 @@ class GuardedStream(Together, AbstractAsyncContextManager[AsyncIterator[StreamCh
             raise StopAsyncIteration
         if self._chunks is not None and self._failure is None:
             try:
-                chunk = await self._chunks.__anext__()
+                chunk = checked_chunk(await self._chunks.__anext__())
             except StopAsyncIteration:
                 self._ended = True
                 raise
@@ -214,6 +246,9 @@ class GuardedStream(Together, AbstractAsyncContextManager[AsyncIterator[StreamCh
             return (self._failed(),)
         try:
             found = await self._following()
+            if not isinstance(self._chunks, Together):  # of ours, which give chunks
+                for chunk in found:
+                    checked_chunk(chunk)
         except BaseException as error:  # an adapter stream: somebody else's code
             self._failure = _adapter_failure(error)
             return (self._failed(),)

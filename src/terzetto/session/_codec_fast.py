@@ -26,6 +26,7 @@ from ..vocabulary import (
     freeze_object,
     has_surrogate,
 )
+from ..vocabulary._kinds import by_type
 from ..vocabulary._messages import clean_call_id, clean_message_id
 from ..vocabulary._opening import opened
 from ._codec_leaves import plain
@@ -306,7 +307,9 @@ def _building(cls: type, found: list[Any], made: _Function) -> list[str]:
     """Lines that return a *cls* made of the variables named after its attributes."""
     if not found:
         return [f"return {made.name(cls())}"]
-    if hasattr(cls, "__attrs_post_init__") or any(a.validator for a in found):
+    if hasattr(cls, "__attrs_post_init__") or not all(
+        a.validator is None or by_type(a.validator) for a in found
+    ):
         arguments = ", ".join(f"{a.alias}=v_{a.name}" for a in found)
         return [f"return {made.name(cls)}({arguments})"]
     lines = [

@@ -21,9 +21,7 @@ from ..vocabulary import (
     Draft,
     Event,
     EventData,
-    Extension,
     InboxSpliced,
-    InvalidValue,
     MessageId,
     ReentrantAppend,
     Replace,
@@ -33,13 +31,13 @@ from ..vocabulary import (
     TurnEnd,
     UserMessage,
     WrongThread,
-    freeze_object,
     new_message_id,
 )
 from ..vocabulary._opening import opened
 from ._bell import Bell, SilentBell
 from ._columns import LEAST
 from ._compacting import COMPACTED, Compacting, CompactionLock
+from ._extensions import own_event
 from ._held import EventLog, Held
 from ._inbox import SPLICED, PendingInput
 from ._order import Place
@@ -48,21 +46,6 @@ from ._replacing import planned
 from ._surface import FOLDED, Folds, Messages, Surface
 from ._usual import USUAL
 
-RESERVED = (
-    "turn/",
-    "step/",
-    "user/",
-    "system/",
-    "developer/",
-    "assistant/",
-    "tool/",
-    "request/",
-    "agent/",
-    "session/",
-    "llm/",
-    "compaction/",
-    "model/",
-)
 _FEW = 64
 """Settled events of short attempts that a long one after them may find to be looked through."""
 _SURFACE = frozenset(SURFACE_TYPES)
@@ -308,9 +291,7 @@ class Session:
 
         Raises `InvalidValue` for a reserved name or data that is not lossless JSON.
         """
-        if not name or name.startswith(RESERVED):
-            raise InvalidValue(f"name: expected one of your own like 'my-app/note', got {name!r}")
-        return self.append(Extension(name, freeze_object(data)), ignorable=ignorable)
+        return self.append(own_event(name, data, ignorable), ignorable=ignorable)
 
     def replace(self, start: int, end: int, messages: Sequence[UserMessage]) -> list[Event]:
         """Replace the surface nodes *start* to *end* (seqs, both included) by *messages*.

@@ -7,6 +7,7 @@ from typing import Literal, TypeAlias
 from attrs import field, frozen
 
 from ._json import EMPTY_OBJECT, JsonObject, freeze_object
+from ._kinds import whole
 from ._messages import SessionId
 
 Durability: TypeAlias = Literal["step", "lazy", "each"]
@@ -26,7 +27,7 @@ class SessionHeader:
     """
 
     id: SessionId
-    created_ms: int
+    created_ms: int = field(validator=whole)
     format_version: int = 1
     cwd: str | None = None
     parent_id: SessionId | None = None

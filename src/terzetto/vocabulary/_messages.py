@@ -16,6 +16,7 @@ from attrs.converters import optional
 
 from ._errors import InvalidValue
 from ._json import JsonObject as JsonObject, JsonValue, clean_text, freeze_json
+from ._kinds import each, exactly, flag, shown
 
 SessionId = NewType("SessionId", str)
 MessageId = NewType("MessageId", str)
@@ -84,8 +85,8 @@ class ToolResultBlock:
     """The answer to one tool call."""
 
     tool_call_id: CallId = field(converter=clean_call_id)
-    content: tuple[TextBlock, ...]
-    is_error: bool = False
+    content: tuple[TextBlock, ...] = field(validator=each(TextBlock))
+    is_error: bool = field(default=False, validator=flag)
 
 
 @frozen
@@ -126,7 +127,9 @@ class PluginSource:
 
     plugin: str = field(converter=clean_text)
     form: str | None = field(default=None, converter=optional(clean_text))
-    sections: tuple[ContextSection, ...] | None = None
+    sections: tuple[ContextSection, ...] | None = field(
+        default=None, validator=each(ContextSection, none=True)
+    )
 
 
 @frozen
@@ -157,6 +160,10 @@ USER = UserSource()
 def _content(value: str | tuple[UserBlock, ...] | list[UserBlock]) -> tuple[UserBlock, ...]:
     if isinstance(value, str):
         return (TextBlock(value),)
+    if not isinstance(value, (tuple, list)):
+        raise InvalidValue(
+            f"user content: expected a text or blocks in a tuple, got {shown(value)}"
+        )
     blocks = tuple(value)
     for block in blocks:
         if not isinstance(block, (TextBlock, ToolResultBlock)):
@@ -174,7 +181,10 @@ class UserMessage:
     """
 
     content: tuple[UserBlock, ...] = field(converter=_content)
-    source: MessageSource = USER
+    source: MessageSource = field(
+        default=USER,
+        validator=exactly(UserSource, PluginSource, ToolSource, ToolRegistrySource),
+    )
     id: MessageId = field(factory=new_message_id, converter=clean_message_id)
 
     @property

@@ -14,6 +14,7 @@ from attrs.converters import optional
 
 from ._errors import InvalidValue
 from ._json import EMPTY_OBJECT, JsonObject, clean_text, freeze_object
+from ._kinds import among, exactly, flag, whole_or_none
 from ._messages import AssistantMessage, Message, SessionId
 from ._stream import FinishReason, Usage
 
@@ -113,11 +114,15 @@ class ModelInfo:
     Neither is enforced: the provider knows better.
     """
 
-    context_window: int | None = None
-    max_output_tokens: int | None = None
-    system_prompt_update: Literal["in-history"] | None = None
-    tool_update: bool = False
-    retry_policy: RetryPolicy | None = None
+    context_window: int | None = field(default=None, validator=whole_or_none)
+    max_output_tokens: int | None = field(default=None, validator=whole_or_none)
+    system_prompt_update: Literal["in-history"] | None = field(
+        default=None, validator=among("in-history", None)
+    )
+    tool_update: bool = field(default=False, validator=flag)
+    retry_policy: RetryPolicy | None = field(
+        default=None, validator=exactly(RetryPolicy, type(None))
+    )
 
 
 @frozen(kw_only=True)

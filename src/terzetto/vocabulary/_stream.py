@@ -7,13 +7,14 @@ proportional to the text it was fed, however small the pieces.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 from attrs import define, field, frozen
 from attrs.converters import optional
 
 from ._errors import CodedError
 from ._json import JsonObject, JsonValue, clean_text, freeze_json
+from ._kinds import among, exactly, whole, whole_or_none
 from ._messages import (
     AssistantBlock,
     CallId,
@@ -31,11 +32,11 @@ BlockType: TypeAlias = Literal["text", "reasoning", "tool-call"]
 class Usage:
     """Tokens of one request. Absent means the provider did not say."""
 
-    input_tokens: int
-    output_tokens: int
-    cache_read_tokens: int | None = None
-    cache_write_tokens: int | None = None
-    reasoning_tokens: int | None = None
+    input_tokens: int = field(validator=whole)
+    output_tokens: int = field(validator=whole)
+    cache_read_tokens: int | None = field(default=None, validator=whole_or_none)
+    cache_write_tokens: int | None = field(default=None, validator=whole_or_none)
+    reasoning_tokens: int | None = field(default=None, validator=whole_or_none)
 
 
 @frozen(kw_only=True)
@@ -44,8 +45,8 @@ class Failure:
 
     message: str = field(converter=clean_text)
     code: str = field(default=UNKNOWN, converter=clean_text)
-    status: int | None = None
-    provider_retry_after_ms: int | None = None
+    status: int | None = field(default=None, validator=whole_or_none)
+    provider_retry_after_ms: int | None = field(default=None, validator=whole_or_none)
     request_id: str | None = field(default=None, converter=optional(clean_text))
 
 
@@ -76,14 +77,14 @@ class MaxTokens:
 class ErrorFinish:
     """The attempt failed."""
 
-    failure: Failure
+    failure: Failure = field(validator=exactly(Failure))
 
 
 @frozen
 class AbortedFinish:
     """The provider says that it aborted."""
 
-    failure: Failure
+    failure: Failure = field(validator=exactly(Failure))
 
 
 FinishReason: TypeAlias = Stop | ToolCalls | MaxTokens | ErrorFinish | AbortedFinish
@@ -93,15 +94,15 @@ FinishReason: TypeAlias = Stop | ToolCalls | MaxTokens | ErrorFinish | AbortedFi
 class BlockStart:
     """Block *index* of the answer begins."""
 
-    index: int
-    block_type: BlockType
+    index: int = field(validator=whole)
+    block_type: BlockType = field(validator=among(*get_args(BlockType)))
 
 
 @frozen
 class TextDelta:
     """More text of block *index*."""
 
-    index: int
+    index: int = field(validator=whole)
     text: str = field(converter=clean_text)
 
 
@@ -109,7 +110,7 @@ class TextDelta:
 class ReasoningDelta:
     """More reasoning of block *index*."""
 
-    index: int
+    index: int = field(validator=whole)
     text: str = field(converter=clean_text)
 
 
@@ -117,7 +118,7 @@ class ReasoningDelta:
 class ToolCallDelta:
     """More of the arguments of a call; *name* comes with its first delta."""
 
-    index: int
+    index: int = field(validator=whole)
     id: CallId = field(converter=clean_call_id)
     arguments_delta: str = field(converter=clean_text)
     name: str | None = field(default=None, converter=optional(clean_text))
@@ -127,28 +128,38 @@ class ToolCallDelta:
 class BlockEnd:
     """The authoritative block; later deltas and ends of its index are ignored."""
 
-    index: int
-    block: AssistantBlock
+    index: int = field(validator=whole)
+    block: AssistantBlock = field(validator=exactly(TextBlock, ReasoningBlock, ToolCallBlock))
 
 
 @frozen
 class UsageChunk:
     """What the request cost, as far as the provider says. The last one counts."""
 
-    usage: Usage
+    usage: Usage = field(validator=exactly(Usage))
 
 
 @frozen
 class Finish:
     """The end of an attempt; nothing follows it. *replay_state* is the adapter's own."""
 
-    reason: FinishReason
+    reason: FinishReason = field(
+        validator=exactly(Stop, ToolCalls, MaxTokens, ErrorFinish, AbortedFinish)
+    )
     replay_state: JsonValue = field(default=None, converter=freeze_json)
 
 
 StreamChunk: TypeAlias = (
     BlockStart | TextDelta | ReasoningDelta | ToolCallDelta | BlockEnd | UsageChunk | Finish
 )
+
+
+_CHUNKS = frozenset(get_args(StreamChunk))
+
+
+def is_chunk(value: object) -> bool:
+    """Whether *value* is a `StreamChunk`; of a subclass more might be lost than it says."""
+    return type(value) in _CHUNKS
 
 
 def is_complete(reason: FinishReason) -> bool:
