@@ -33,6 +33,7 @@ FLOORS = {
     "agent": 3,
     "extras": 4,
     "engine": 5,
+    "_entering": 5,
     "_leaving": 5,
     "timeline": 5,
     "cli": 5,

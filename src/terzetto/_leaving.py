@@ -29,9 +29,9 @@ async def close_adapters(adapters: Iterable[Adapter], seconds: float) -> None:
             with trio.move_on_after(seconds, shield=True):
                 await adapter.aclose()
         except Exception as error:  # an adapter: somebody else's code
-            logger.warning(
-                "closing the adapter of %s failed: %s", adapter.provider, chain_text(error)
-            )
+            name = getattr(adapter, "provider", None)
+            served = name if isinstance(name, str) else type(adapter).__name__
+            logger.warning("closing the adapter of %s failed: %s", served, chain_text(error))
 
 
 async def dispose(handle: AgentHandle, body: BaseException | None) -> None:

@@ -16,6 +16,7 @@ from typing import Literal
 import trio
 from attrs import define, field
 
+from ._entering import check_parts
 from ._leaving import both, close_adapters, dispose, leave_agent, leave_engine
 from .agent import (
     Agent,
@@ -33,6 +34,7 @@ from .agent import (
     Writer,
     checked_durability,
     checked_window,
+    several,
     sum_of,
 )
 from .hooks import await_listener, call_listener
@@ -274,8 +276,7 @@ async def open_engine(
     too. What did not reach the store is named in ``engine.unsaved`` and raised as
     `StoreError`, unless a cancellation or KeyboardInterrupt is on its way out.
     """
-    if not shutdown_timeout > 0:
-        raise InvalidValue(f"shutdown_timeout: expected seconds above 0, got {shutdown_timeout!r}")
+    check_parts(shutdown_timeout, store, executor, driver, approver, now_ms, new_id)
     _give_interrupts_back()
     level, window = checked_durability(durability), checked_window(write_window)
     writer = Writer(window, needed=store is not None and not isinstance(store, MemoryStore))
@@ -303,13 +304,13 @@ async def open_engine(
         writer=writer,
         durability=level,
     )
-    given = list(adapters)
+    given, common = several("adapters", adapters), several("tools", tools)
     try:
         if spill is not None:
             check_spill(spill)
         for adapter in given:
             runtime.register(adapter)
-        for tool in tools:
+        for tool in common:
             scope.add_tool(tool)
         agents.register_driver(driver or LoopDriver())
     except BaseException:  # they were handed over, whether or not the engine opens

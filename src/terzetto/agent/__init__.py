@@ -29,7 +29,12 @@ from ._initiator import (
 )
 from ._lifetime import AgentHandle as AgentHandle
 from ._model import AgentModel as AgentModel
-from ._options import Commit as Commit, Setup as Setup, checked_durability as checked_durability
+from ._options import (
+    Commit as Commit,
+    Setup as Setup,
+    checked_durability as checked_durability,
+    several as several,
+)
 from ._registry import AgentRegistry as AgentRegistry
 from ._scope import AgentScope as AgentScope
 from ._services import Services as Services, Settings as Settings

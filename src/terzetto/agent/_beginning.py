@@ -6,7 +6,7 @@ handle, or gives the handle up and raises.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from attrs import evolve
 
@@ -27,6 +27,7 @@ from ..vocabulary import (
     EndSeed,
     Event,
     ForkError,
+    IllegalEvent,
     ModelSelected,
     ModelSelection,
     SessionExists,
@@ -75,7 +76,7 @@ async def inherited(
         for start in range(0, length, PAGE):
             stop = min(start + PAGE, length)
             events = checked(session.id, await read(start, stop), start, stop)
-            replay(session, events)
+            _replayed(session, events)
             for event in events:
                 session.sink(event)
             if handle is not None:  # what was taken over may leave memory
@@ -116,8 +117,18 @@ async def restored(session: Session, handle: WriteHandle) -> None:
     attach(session, handle)
     for start in range(0, length, PAGE):
         stop = min(start + PAGE, length)
-        replay(session, checked(session.id, await handle.read(start, stop), start, stop))
+        _replayed(session, checked(session.id, await handle.read(start, stop), start, stop))
     _repair(session)
+
+
+def _replayed(session: Session, events: Iterable[Event]) -> None:
+    """Take over what a store has kept: an order that cannot be is damage, and no misuse."""
+    try:
+        replay(session, events)
+    except IllegalEvent as error:
+        raise CorruptLog(
+            f"{error.got} cannot come here; expected {error.expected}", f"event {error.seq}"
+        ) from error
 
 
 def check_whole(header: SessionHeader, length: int) -> None:

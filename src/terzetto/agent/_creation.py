@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 import trio
 from attrs import define, field
 
-from ..session import AgentView, Session, fork_header, fresh_id
+from ..session import AgentView, Session, fork_header
 from ..stores import Store, WriteHandle
 from ..tools import Tool
 from ..vocabulary import (
@@ -35,7 +35,7 @@ from ._building import Workshop
 from ._hooks import SessionStarted, SessionStartSource
 from ._initiator import being_created
 from ._lifetime import AgentHandle, Lifetime
-from ._options import Options, Setup, absolute, checked_durability, checked_options
+from ._options import Options, Setup, absolute, checked_durability, checked_options, id_of, seed_of
 from ._past import Past, living, stored
 from ._registry import AgentRegistry
 from ._scope import AgentScope
@@ -112,13 +112,13 @@ class Agents(AgentRegistry):
         ``agent_created`` listeners raise, after everything built is gone again.
         Cancellation: the same rollback, then `trio.Cancelled`.
         """
-        agent_id = SessionId(session_id or fresh_id())
+        agent_id = id_of(session_id)
         options = checked_options(provider, model, effort, system, tools, max_tokens, parent, setup)
         header = SessionHeader(
             id=agent_id,
             created_ms=self.now_ms(),
             cwd=absolute(cwd),
-            seed_length=len(seed),
+            seed_length=len(seed_of(seed)),
             durability=self._level(durability),
             meta=freeze_object(meta or {}),
         )
@@ -216,7 +216,7 @@ class Agents(AgentRegistry):
         level = None if durability is None else checked_durability(durability)
         async with await self._past(source) as past:
             length = await past.point(turn, boundary)
-            agent_id = SessionId(session_id or fresh_id())
+            agent_id = id_of(session_id)
             header = fork_header(
                 past.header,
                 agent_id,

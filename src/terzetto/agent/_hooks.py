@@ -23,8 +23,8 @@ from ..vocabulary import (
     ToolSchema,
     UserMessage,
     clean_text,
-    is_chunk,
 )
+from ..vocabulary._stream import is_chunk
 
 SessionStartSource: TypeAlias = Literal["startup", "resume"]
 

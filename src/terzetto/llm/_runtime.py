@@ -30,11 +30,11 @@ from ..vocabulary import (
     Request,
     StreamChunk,
     chain_text,
-    is_chunk,
     is_complete,
     single,
     texts,
 )
+from ..vocabulary._stream import is_chunk
 from ._adapter import Adapter, ChunkStream, PreparedCall
 from ._together import Together, several
 

@@ -353,13 +353,11 @@ def _take(fields: dict[str, Any], key: str) -> Any:
 
 def _other_format(version: int) -> str:
     age, remedy = (
-        ("newer", "upgrade terzetto")
+        ("a newer", "upgrade terzetto")
         if version > FORMAT_VERSION
-        else ("older", "convert it with the version that wrote it")
+        else ("an older", "convert it with the version that wrote it")
     )
-    return (
-        f"written by a {age} terzetto: format {version}, this one reads {FORMAT_VERSION}; {remedy}"
-    )
+    return f"written by {age} terzetto: format {version}, this one reads {FORMAT_VERSION}; {remedy}"
 
 
 def _refused(what: str, error: Exception, path: str = "$") -> InvalidValue:

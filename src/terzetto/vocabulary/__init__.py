@@ -169,6 +169,5 @@ from ._stream import (
     Usage as Usage,
     UsageChunk as UsageChunk,
     assemble as assemble,
-    is_chunk as is_chunk,
     is_complete as is_complete,
 )

@@ -46,8 +46,10 @@ class ModelSelection:
 def _max_tokens(value: int | None) -> int | None:
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1 or value > 2**53 - 1:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise InvalidValue(f"max_tokens: expected a positive integer, got {value!r}")
+    if value > 2**53 - 1:  # the largest that every reader of JSON reads as it is
+        raise InvalidValue("max_tokens: expected at most 2**53 - 1; None sets no limit")
     return value
 
 
