@@ -121,6 +121,12 @@ async def restored(session: Session, handle: WriteHandle) -> None:
     _repair(session)
 
 
+def check_whole(header: SessionHeader, length: int) -> None:
+    """Raise `CorruptLog` for a fork whose creation was not finished."""
+    if missing := unfinished_seed(header, length):
+        raise CorruptLog(missing, f"event {length}")
+
+
 def _replayed(session: Session, events: Iterable[Event]) -> None:
     """Take over what a store has kept: an order that cannot be is damage, and no misuse."""
     try:
@@ -129,12 +135,6 @@ def _replayed(session: Session, events: Iterable[Event]) -> None:
         raise CorruptLog(
             f"{error.got} cannot come here; expected {error.expected}", f"event {error.seq}"
         ) from error
-
-
-def check_whole(header: SessionHeader, length: int) -> None:
-    """Raise `CorruptLog` for a fork whose creation was not finished."""
-    if missing := unfinished_seed(header, length):
-        raise CorruptLog(missing, f"event {length}")
 
 
 def attach(session: Session, handle: WriteHandle | None) -> None:
