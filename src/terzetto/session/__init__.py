@@ -47,6 +47,7 @@ from ._views import AgentStatus as AgentStatus, AgentView as AgentView
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from ._consumed import ConsumedWork as ConsumedWork, consumed_work as consumed_work
     from ._prefix import (
         Cause as Cause,
         Growth as Growth,
@@ -58,6 +59,7 @@ else:
     __getattr__, __dir__ = at_first_use(
         __name__,
         {
+            "._consumed": "ConsumedWork consumed_work",
             "._prefix": "Cause Growth canonical growths",
             "._rebuild": "SentRequest rebuild",
         },
