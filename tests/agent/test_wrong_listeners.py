@@ -16,7 +16,7 @@ from terzetto import Engine, TurnFailed, tool
 from terzetto.agent._hooks import _KINDS, Hooks
 from terzetto.hooks import Notification
 from terzetto.llm.scripted import ScriptedModel, answer, call, finish_error
-from terzetto.vocabulary import InvalidValue, ToolResultEvent
+from terzetto.vocabulary import Finish, InvalidValue, Stop, TextDelta, ToolResultEvent
 
 WATERFALLS = ("pre_step", "assemble", "request", "stream")
 NOTIFICATIONS = [name for name, kind in _KINDS.items() if kind is Notification]
@@ -139,8 +139,33 @@ def test_a_stream_of_something_else_is_named(gives: str) -> None:
     if gives == "no stream":
         assert "a listener of stream returned str, expected an async context manager" in text
     else:
-        assert "stream returned NoneType, expected a stream that gives an async iterator" in text
+        assert "stream returned NoneType, expected a stream that gives an async iterable" in text
     assert "answers" in text
+
+
+def test_a_stream_may_give_what_can_only_be_iterated_over() -> None:
+    """C112: in a turn, and in a request outside the log."""
+
+    class Chunks:
+        async def __aiter__(self) -> Any:
+            yield TextDelta(0, "Of my own.")
+            yield Finish(Stop())
+
+    @asynccontextmanager
+    async def opened() -> Any:
+        yield Chunks()
+
+    async def answers(value: object, proceed: Any) -> Any:
+        return opened()
+
+    async def run() -> None:
+        async with engine_on(ScriptedModel(["Hi."])) as engine:
+            engine.scope.hooks.stream.listen(answers)
+            async with engine.open_agent(**ROUTE) as agent:
+                assert (await agent.ask("go")).text == "Of my own."
+                assert (await agent.complete("a title, please")).text == "Of my own."
+
+    play(run)
 
 
 def test_a_request_outside_the_log_tells_the_same() -> None:

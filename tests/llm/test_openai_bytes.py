@@ -136,17 +136,22 @@ def test_any_bytes_give_what_the_long_way_gives(
 
 
 PLAIN = st.builds(
-    lambda delta, ascii: (
-        b"data: " + json.dumps(event(delta), ensure_ascii=ascii).encode("utf-8") + b"\n\n"
+    lambda delta, ascii, id_: (
+        b"data: " + json.dumps(event(delta, id=id_), ensure_ascii=ascii).encode("utf-8") + b"\n\n"
     ),
     st.fixed_dictionaries(
-        {"content": st.sampled_from(["", "a", "}\n\ndata: {", "\n{", "é", "\u2028", "🎻", "{}"])},
+        {
+            "content": st.sampled_from(
+                ["", None, " ", "a", "}\n\ndata: {", "\n{", "é", "\u2028", "🎻", "{}"]
+            )
+        },
         optional={
             "reasoning_content": st.sampled_from(["", None, "hm"]),
             "reasoning": st.sampled_from([None, "so"]),
         },
     ),
     st.booleans(),
+    st.sampled_from([None, "", "c", "d"]),
 )
 SLY = st.sampled_from(
     [

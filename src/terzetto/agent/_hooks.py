@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterable, Iterable
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, cast
 
@@ -47,8 +47,8 @@ def check_opened(hook: Waterfall[StreamCall, ChunkStream], stream: object) -> No
 
 def check_chunks(hook: Waterfall[StreamCall, ChunkStream], chunks: object) -> None:
     """The same of what the stream gave as it was entered."""
-    if not isinstance(chunks, AsyncIterator):
-        raise hook.wrong(chunks, "a stream that gives an async iterator over chunks")
+    if not isinstance(chunks, AsyncIterable):
+        raise hook.wrong(chunks, "a stream that gives an async iterable of chunks")
 
 
 def check_chunk(hook: Waterfall[StreamCall, ChunkStream], chunk: object) -> None:

@@ -8,13 +8,21 @@ decided by `session.closers`, not here.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 import trio
 from attrs import define, field, frozen
 
 from ..llm import ChunkStream, PreparedCall, StreamCall, several
-from ..session import AgentView, Closing, Session, anchor_draft, answer_draft, closers
+from ..session import (
+    AgentView,
+    Closing,
+    Session,
+    anchor_draft,
+    answer_draft,
+    append_chunks,
+    closers,
+)
 from ..tools import BatchResult, PoolExecutor, RunningCall, ToolBatch, ToolPipeline
 from ..tools._batch import run_in
 from ..vocabulary import (
@@ -271,27 +279,37 @@ class StepRunner:
         while found := await following():
             # What arrives after the cancel was not delivered.
             await trio.lowlevel.checkpoint_if_cancelled()
-            # Where nothing waits, only who is told of a chunk can cancel before the next.
-            told = bool(session.observers)
-            for chunk in found:
-                if heard:
-                    check_chunk(hook, chunk)
-                event = session.append(assistant_chunk(turn, step, chunk))
-                if behind := event.seq >= saving.look_at and saving.must_catch_up:
-                    await saving.catch_up()
-                if type(chunk) is Finish and not is_complete(chunk.reason):
-                    assert isinstance(chunk.reason, (ErrorFinish, AbortedFinish))
-                    return chunk.reason.failure
-                self._unparked += 1
+            at, many = 0, len(found)
+            while at < many:
+                # Where nothing waits, only who is told of a chunk can cancel before the next.
+                told, behind = bool(session.observers), False
+                taken = 0 if told or heard or many == 1 else self._append_run(turn, step, found, at)
+                if not taken:
+                    chunk, taken = found[at], 1
+                    if heard:
+                        check_chunk(hook, chunk)
+                    event = session.append(assistant_chunk(turn, step, chunk))
+                    if behind := event.seq >= saving.look_at and saving.must_catch_up:
+                        await saving.catch_up()
+                    if type(chunk) is Finish and not is_complete(chunk.reason):
+                        assert isinstance(chunk.reason, (ErrorFinish, AbortedFinish))
+                        return chunk.reason.failure
+                at += taken
+                self._unparked += taken
                 if self._unparked >= FAIR_AFTER:
                     self._unparked = 0
                     await trio.lowlevel.checkpoint()
                 elif told or behind:
                     await trio.lowlevel.checkpoint_if_cancelled()
-                else:
-                    continue
-                told = bool(session.observers)
         return None
+
+    def _append_run(self, turn: int, step: int, found: Sequence[StreamChunk], at: int) -> int:
+        """Append those of *found* from *at* on that need no look before the next; how many."""
+        look_at = self.saving.look_at - self.session.place.next_seq
+        stop = at + FAIR_AFTER - self._unparked
+        if look_at < stop - at:
+            stop = at + int(look_at)
+        return append_chunks(self.session, turn, step, found[at:stop]) if stop > at else 0
 
     async def _retries(
         self,

@@ -16,7 +16,7 @@ places where a cancel would lose a socket.
 from __future__ import annotations
 
 import zlib
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Protocol, cast
 
@@ -27,7 +27,9 @@ from attrs import define, field
 from ..vocabulary import Failure, ProviderError
 from ._failures import INVALID_REQUEST, TIMEOUT, TRANSPORT, redact
 from ._http_limits import HttpLimits as HttpLimits
+from ._pieces import Pieces
 from ._silence import Silence, Silent
+from ._unpacking import Unpacker
 
 _KEEPALIVE_SECONDS = 15.0
 _TAIL_SECONDS = 0.1
@@ -36,7 +38,6 @@ _ERROR_BODY_SECONDS = 5.0
 _ERROR_BODY_BYTES = 64 * 1024
 _CLOSE_SECONDS = 5.0
 _PIECE = 64 * 1024
-_ANY_ZLIB = 47  # zlib's number for "gzip or zlib, look at the head"
 
 
 async def unwind(iterator: AsyncIterator[object]) -> None:
@@ -64,16 +65,16 @@ class HttpAnswer:
     headers: Mapping[str, str]
     complete: bool = field(default=False, init=False)
     """Set by the caller who has all it wants, so that the connection may be kept."""
-    _pieces: AsyncIterator[bytes] = field(repr=False)
+    _pieces: Pieces = field(repr=False)
     _client: HttpClient = field(repr=False)
     _silence: Silence = field(repr=False)
     _begun: bool = field(default=False, init=False, repr=False)
-    _unpack: Callable[[bytes], bytes] | None = field(init=False, repr=False)
+    _unpack: Unpacker | None = field(init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
         # httpx would unpack too, but abandons its inner generators if that fails.
         packed = self.headers.get("content-encoding", "").strip().lower() in ("gzip", "deflate")
-        self._unpack = zlib.decompressobj(_ANY_ZLIB).decompress if packed else None
+        self._unpack = Unpacker() if packed else None
 
     async def read(self) -> bytes:
         """The next bytes, as they came but unpacked; ``b""`` at the end.
@@ -96,7 +97,7 @@ class HttpAnswer:
         silence = self._silence
         try:
             if silence.watches:
-                return await self._pieces.__anext__()
+                return await self._pieces.together()
             before, left = trio.current_time(), silence.left
             with trio.move_on_after(max(0.0, left)):
                 data = await self._pieces.__anext__()
@@ -229,8 +230,9 @@ class HttpClient:
         await self._acquire()
         try:
             response, left = await self._send(url, headers, body)
-            pieces = aiter(cast(httpx.AsyncByteStream, response.stream))  # aiter_raw only counts
             silence = Silence(left)
+            # aiter_raw only counts
+            pieces = Pieces(aiter(cast(httpx.AsyncByteStream, response.stream)), silence)
             answer = HttpAnswer(response.status_code, dict(response.headers), pieces, self, silence)
             silence.watch(response.extensions.get("network_stream"))
             try:

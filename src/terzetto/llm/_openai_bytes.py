@@ -161,13 +161,12 @@ class ChatStream:
         if len(plains) != between + 1:
             return False
         self._tries = _TRIES
-        for at, plain in enumerate(plains):
-            if not self._take(plain, out):
-                for event in events.split(b"\n\n")[at:]:
-                    if self.chat.ended:
-                        break
-                    self._event(event, out)
-                break
+        taken = self._take_all(plains, out)
+        if taken < len(plains):
+            for event in events.split(b"\n\n")[taken:]:
+                if self.chat.ended:
+                    break
+                self._event(event, out)
         return True
 
     def _take(self, plain: _Plain, out: list[StreamChunk]) -> bool:
@@ -181,6 +180,27 @@ class ChatStream:
         else:
             self.chat.write("reasoning", thought, plain.id, out)
         return True
+
+    def _take_all(self, plains: list[_Plain], out: list[StreamChunk]) -> int:
+        """`_take` each of *plains*, up to one that says two things at once: how many were."""
+        chat, texts = self.chat, list[str]()
+        last: Literal["text", "reasoning"] = "text"
+        taken = 0
+        for plain in plains:
+            delta = plain.choices[0].delta
+            thought, text = delta.reasoning_content or delta.reasoning, delta.content
+            kind: Literal["text", "reasoning"] = "reasoning" if thought else "text"
+            if thought and text:
+                break
+            taken += 1
+            if kind != last and (said := thought or text):
+                chat.write_all(last, texts, out)
+                last, texts = kind, [said]
+            elif said := thought or text:
+                texts.append(said)
+        chat.write_all(last, texts, out)
+        chat.count(taken, (plain.id for plain in plains[:taken]))
+        return taken
 
     def _framed(self, data: bytes, out: list[StreamChunk]) -> None:
         self._between = False  # also if it raises

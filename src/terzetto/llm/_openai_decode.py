@@ -12,7 +12,7 @@ explains it: then it is `MaxTokens`. Nothing is read behind ``[DONE]``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from typing import Literal
 
@@ -58,7 +58,10 @@ from ._openai_fields import (
 
 DONE = "[DONE]"
 
-_OpenText, _OpenReasoning = opened(TextDelta), opened(ReasoningDelta)
+_QUICK = {
+    "text": (opened(TextDelta), TextDelta),
+    "reasoning": (opened(ReasoningDelta), ReasoningDelta),
+}
 
 _FAILED_REASONS = {
     "content_filter": failures.CONTENT_FILTER,
@@ -154,22 +157,38 @@ class ChatDecoder:
 
         *text* may be empty, and has no halves of surrogate pairs.
         """
-        self.events += 1
+        self.count(1, (answer_id,))
+        if text:
+            self.write_all(kind, (text,), out)
+
+    def count(self, events: int, answer_ids: Iterable[str | None]) -> None:
+        """Count *events* whose texts are written, and note the first id that they have."""
+        self.events += events
         if not self._answer_id:
-            self._answer_id = answer_id or ""
-        block = self._prose
-        if block is None or block.kind != kind or block.held:
-            self._write(kind, text, out)
-        elif text:
-            made = _OpenText() if kind == "text" else _OpenReasoning()
-            made.index = block.index
+            self._answer_id = next(filter(None, answer_ids), "")
+
+    def write_all(
+        self, kind: Literal["text", "reasoning"], texts: Sequence[str], out: list[StreamChunk]
+    ) -> None:
+        """Say *texts*, none of them empty, each as a delta of its own; count no event."""
+        if (block := self._prose) is None or block.kind != kind or block.held:
+            if not texts:
+                return
+            self._write(kind, texts[0], out)
+            block, texts = self._prose, texts[1:]
+            assert block is not None
+        index = block.index
+        opened_as, made_as = _QUICK[kind]
+        for text in texts:
+            made = opened_as()
+            made.index = index
             made.text = text
-            made.__class__ = TextDelta if kind == "text" else ReasoningDelta
-            block.parts.append(text)
-            self._characters += len(text)
-            if not self._substance:
-                self._substance = not text.isspace()
+            made.__class__ = made_as
             out.append(made)
+        block.parts += texts
+        said = "".join(texts)
+        self._characters += len(said)
+        self._substance = self._substance or bool(said.strip())
 
     def finish(self) -> list[StreamChunk]:
         """The chunks that the end of the bytes gives."""

@@ -11,13 +11,23 @@ seen to be called, by `Silence.watches`; until then whoever reads has to open a 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Any, TypeAlias, cast
+import math
+import types
+from collections.abc import Awaitable, Callable, Generator
+from typing import Any, Final, TypeAlias, cast
 
 import trio
 from attrs import define, field
 
 _Read: TypeAlias = Callable[..., Awaitable[bytes]]
+AT_THE_NETWORK: Final = object()
+"""What whoever drives a step of an answer is given where the network would be read from next,
+if it is to be announced: see `Silence.announces`."""
+
+
+@types.coroutine
+def _announce() -> Generator[object, None, None]:
+    yield AT_THE_NETWORK
 
 
 class Silent(Exception):
@@ -31,6 +41,8 @@ class Silence:
     left: float
     watches: bool = field(default=False, init=False)
     """Whether every wait for this answer's network is limited by now."""
+    announces: bool = field(default=False, init=False)
+    """Whether `read` stops before it begins, for who drives it by hand; never for a task."""
     _network: Any = field(default=None, init=False, repr=False)
     _read: _Read | None = field(default=None, init=False, repr=False)
     _own: bool = field(default=False, init=False, repr=False)
@@ -53,6 +65,7 @@ class Silence:
         """Leave the network as it was; nothing is limited any more."""
         network, self._network = self._network, None
         self.watches = False
+        self.left = math.inf  # for a read that was announced and has not begun
         if network is None:
             return
         if self._own:
@@ -65,6 +78,8 @@ class Silence:
         in time."""
         assert self._read is not None
         self.watches = True
+        if self.announces:
+            await _announce()
         before = trio.current_time()
         with trio.CancelScope(deadline=before + max(0.0, self.left)):
             data = await self._read(*args, **options)

@@ -1,6 +1,7 @@
 """Floor 1: what happened, and what follows from it. Nothing here names Trio."""
 
 from .._lazy import at_first_use
+from ._appending import append_chunks as append_chunks
 from ._attempt import Attempt as Attempt
 from ._bell import Bell as Bell
 from ._compacting import Compacting as Compacting, CompactionLock as CompactionLock

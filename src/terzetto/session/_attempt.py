@@ -6,6 +6,8 @@ and the range of its seqs, however many chunks they came in.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from attrs import define, field
 
 from ..vocabulary import BlockAssembler, Sources, StreamChunk, of_runs
@@ -38,6 +40,12 @@ class Attempt:
         self._waiting.append(chunk)
         if len(self._waiting) >= _GROUP:
             self._fold()
+
+    def take_all(self, seq: int, chunks: Sequence[StreamChunk]) -> None:
+        """`take` each of *chunks*, at least one, the first with *seq*."""
+        self.take(seq, chunks[0])
+        self._last = seq + len(chunks) - 1
+        self._waiting += chunks[1:]
 
     def content(self) -> BlockAssembler:
         """The chunks so far, assembled. Only read it: it belongs to the attempt."""
