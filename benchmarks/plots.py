@@ -93,7 +93,7 @@ def svg(plot: Plot) -> str:
         parts.append(_stroke(points, colour, 3 if who == "terzetto" else 2, who == "floor"))
         parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="{colour}"/>' for x, y in points]
         ends[who] = (points[-1][1], colour)
-    for who, at in _apart({who: y for who, (y, _) in ends.items()}).items():
+    for who, at in _apart({who: y for who, (y, _) in ends.items()}, TOP + tall).items():
         weight = "bold" if who == "terzetto" else "normal"
         label = LABELS.get(who, who)
         parts.append(_text(LEFT + wide + 12, at + 4, label, "start", ends[who][1], weight))
@@ -113,12 +113,16 @@ def _others_first(one: tuple[str, object]) -> tuple[bool, str]:
     return one[0] in COLOURS, one[0]
 
 
-def _apart(wanted: Mapping[str, float]) -> dict[str, float]:
-    """Heights near those *wanted*, in their order, `LINE` from each other at least."""
+def _apart(wanted: Mapping[str, float], lowest: float) -> dict[str, float]:
+    """Heights near those *wanted*, in their order, `LINE` from each other at least; none is
+    below *lowest*, where the picture has other texts."""
     placed: dict[str, float] = {}
     least = -math.inf
     for who, at in sorted(wanted.items(), key=lambda one: one[1]):
         placed[who] = least = max(at, least + LINE)
+    for who in reversed(list(placed)):
+        placed[who] = lowest = min(placed[who], lowest)
+        lowest -= LINE
     return placed
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from benchmarks.plots import LINE, main, plots_of, svg, words
+from benchmarks.plots import BOTTOM, HEIGHT, LINE, main, plots_of, svg, words
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -49,6 +49,17 @@ def test_picture_is_whole_level_where_nothing_grows_and_its_labels_are_apart() -
     description = tree.findtext(f"{SVG}desc")
     assert description == words(plots_of(ROWS)["steps"])
     assert "peer 1,000 at 50, 3,000 at 200, 10,000 at 800" in description
+
+
+def test_labels_of_lines_at_the_bottom_stay_in_the_picture() -> None:
+    """Above the figures of the axis, still apart, and in the order of their lines."""
+    costs = {"terzetto": 1.001e-5, "floor": 1.0e-5, "one": 1.003e-5, "two": 1.002e-5}
+    rows = [row("steps", 50, **costs), row("steps", 800, **costs)]
+    tree = ElementTree.fromstring(svg(plots_of(rows)["steps"]))
+    at = {text.text: float(text.get("y", "")) for text in tree.iter(f"{SVG}text")}
+    heights = [at[label] for label in ("one", "two", "terzetto", "bare Trio with a log")]
+    assert all(low + LINE <= high + 0.1 for low, high in pairwise(heights))
+    assert heights[-1] <= HEIGHT - BOTTOM + 4 < at["800"]
 
 
 def test_reports_are_drawn_together(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
