@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 import pytest
 
+from terzetto.llm._openai_bytes import ChatStream
 from terzetto.llm._openai_decode import ChatDecoder
 from terzetto.vocabulary import (
+    ErrorFinish,
     Finish,
     Stop,
     TextBlock,
@@ -124,6 +127,23 @@ class TestCallIdentity:
         assert isinstance(second, ToolCallBlock)
         assert second.id not in ("", "a")
 
+    @pytest.mark.parametrize("arguments", [[1], 5, True, 1.5, ["x", {}]])
+    def test_arguments_that_are_no_object_are_not_taken_for_none(self, arguments: object) -> None:
+        """BC-23: the call is answered with an error, and does not run without arguments."""
+        text = json.dumps(arguments)
+        assert content_of(TC(0, "a", "f", arguments) + D) == (call(text, "a", "f"),)
+
+    def test_an_empty_list_is_how_some_servers_write_an_empty_object(self) -> None:
+        """BC-22."""
+        assert content_of(TC(0, "a", "now", []) + D) == (call("", "a", "now"),)
+
+    @pytest.mark.parametrize("depth", [300, 990, 5000, 100_000])
+    def test_arguments_as_deep_as_anything_raise_nothing(self, depth: int) -> None:
+        deep = "[" * depth + "]" * depth
+        function = f'{{"name":"f","arguments":{{"x":{deep}}}}}'
+        raw = f'{{"choices":[{{"delta":{{"tool_calls":[{{"index":0,"function":{function}}}]}}}}]}}'
+        assert chunks_of(event(raw) + D)
+
     @pytest.mark.parametrize("arguments", ["", None, ABSENT])
     def test_no_arguments_stay_as_written(self, arguments: object) -> None:
         assert content_of(TC(0, "a", "now", arguments) + F("tool_calls")) == (call("", "a", "now"),)
@@ -182,6 +202,20 @@ class TestErrorsInTheStream:
         failure = failure_of(b' {"choices": [{"message": {"content": "hi"}}]}')
         assert failure.code == "TRANSPORT"
         assert "JSON body" in failure.message
+
+    def test_a_page_instead_of_a_stream_is_named(self) -> None:
+        """BC-14: the login of a proxy says more than that a stream ended early."""
+        page = b"\n<!DOCTYPE html><html><body><h1>Please log in</h1> SENTINEL-1</body></html>"
+        stream = ChatStream(ChatDecoder(["SENTINEL-1"]))
+        assert stream.feed(page) == []
+        [finish] = stream.finish()
+        assert isinstance(finish, Finish)
+        assert isinstance(finish.reason, ErrorFinish)
+        failure = finish.reason.failure
+        assert failure.code == "TRANSPORT"
+        assert "expected a stream of server-sent events, got a page" in failure.message
+        assert "Please log in" in failure.message
+        assert "SENTINEL" not in failure.message
 
     def test_secrets_are_blanked(self) -> None:
         decoder = ChatDecoder(["SENTINEL-1"])

@@ -72,8 +72,8 @@ _NOT_PLAIN = (msgspec.MsgspecError, ValueError, RecursionError)
 class ChatStream:
     """Bytes of a chat-completions stream in, chunks out.
 
-    A body that is JSON and not an event stream (a server that ignores ``stream``, an
-    error under status 200) is read as what it says.
+    A body that is JSON or a page and not an event stream (a server that ignores ``stream``,
+    an error under status 200, the login of a proxy) is read as what it says.
     """
 
     chat: ChatDecoder = field(factory=ChatDecoder)
@@ -89,7 +89,7 @@ class ChatStream:
         """The chunks that *data* completes."""
         if not self._begun and (head := data.lstrip()):
             self._begun = True
-            self._plain_body = bytearray() if head[:1] == b"{" else None
+            self._plain_body = bytearray() if head[:1] in (b"{", b"<") else None
         if self._plain_body is not None:
             self._plain_body += data[: _MAX_PLAIN_BODY - len(self._plain_body)]
             return []
@@ -214,7 +214,12 @@ class ChatStream:
         one was given out before."""
         if self._plain_body is None:
             return self.chat.finish()
-        payload = parse(self._plain_body.decode("utf-8", "replace"))
+        body = bytes(self._plain_body)
+        if body.lstrip()[:1] == b"<":
+            page = failures.classify(200, {}, body, now=0, secrets=self.chat.secrets)
+            text = f"expected a stream of server-sent events, got a page; {page.message}"
+            return self.chat.fail(Failure(message=text, code=failures.TRANSPORT))
+        payload = parse(body.decode("utf-8", "replace"))
         if isinstance(payload, dict) and is_error(payload):
             return self.chat.feed(json.dumps(payload), "error")
         text = "expected a stream of server-sent events, got one JSON body"

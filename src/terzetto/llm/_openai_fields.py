@@ -54,7 +54,11 @@ def content_of(value: object) -> tuple[str, str]:
 
 
 def arguments_of(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, dict) else text_of(value)
+    """Arguments as text. None are none, as is an empty list, which is how PHP writes an empty
+    object; what else is no text is written as the JSON that it was, for the model to be told."""
+    if isinstance(value, str):
+        return value
+    return "" if value is None or value == [] else json.dumps(value, ensure_ascii=False)
 
 
 def position_of(value: object) -> int | None:
