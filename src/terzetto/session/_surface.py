@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from typing import overload
 
-from attrs import define, field, frozen
+from attrs import define, frozen
 
 from ..vocabulary import (
     SURFACE_TYPES,
@@ -143,7 +143,8 @@ class Surface:
     # Of each node: two lists, and not an object that the collector looks at for each.
     _seqs: Sequence[int] = ()
     _data: Sequence[SurfaceData] = ()
-    _positions: dict[int, int] = field(factory=dict)
+    _positions: dict[int, int] | None = None
+    """Where the node of a seq is, once something was replaced; before that they ascend."""
     _messages: Sequence[Message] = ()
     _empty: Sequence[int] = ()
     """The positions of nodes without content, ascending."""
@@ -167,10 +168,17 @@ class Surface:
 
     def span(self, start: int, end: int) -> Sequence[Node] | None:
         """The nodes from seq *start* to seq *end*, or None if they are no range."""
-        first, last = self._positions.get(start), self._positions.get(end)
+        first, last = self._position(start), self._position(end)
         if first is None or last is None or first > last:
             return None
         return self.nodes[first : last + 1]
+
+    def _position(self, seq: int) -> int | None:
+        """Where the node of *seq* is."""
+        if self._positions is not None:
+            return self._positions.get(seq)
+        index = bisect_left(self._seqs, seq)
+        return index if index < len(self._seqs) and self._seqs[index] == seq else None
 
     def judge(self, event: Event) -> None:
         """Raise `IllegalEvent` unless the event's surface operation is possible."""
@@ -213,7 +221,9 @@ class Surface:
             return
         assert isinstance(op, Replace)
         node = Node(event.seq, data)  # type: ignore[arg-type]
-        first, last = self._positions[op.start], self._positions[op.end]
+        first, last = self._position(op.start), self._position(op.end)
+        assert first is not None  # `judge` has looked
+        assert last is not None
         self.generation += 1
         nodes = self.nodes
         if first == last and not _listed(node) and not _listed(nodes[first]):
@@ -232,6 +242,8 @@ class Surface:
         seqs, data = [*self._seqs], [*self._data]
         messages, empty = [*self._messages], [*self._empty]
         seqs[position], data[position] = node.seq, node.data
+        if self._positions is None:
+            self._positions = {seq: index for index, seq in enumerate(self._seqs)}
         del self._positions[old.seq]
         self._positions[node.seq] = position
         before = bisect_left(empty, position)
@@ -255,7 +267,8 @@ class Surface:
         elif kind is UserMessage and is_snapshot(message):
             self.snapshots = added(self.snapshots, Node(seq, data))
         seqs, messages = self._seqs, self._messages
-        self._positions[seq] = len(seqs)
+        if self._positions is not None:
+            self._positions[seq] = len(seqs)
         if not message.content:
             self._empty = added(self._empty, len(seqs))
         elif isinstance(messages, list):  # as `added`, for most events of most steps
