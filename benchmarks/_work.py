@@ -36,6 +36,7 @@ from terzetto.vocabulary import (
 from ._measure import Clock, Counted, counting
 
 WORD = "word "
+_CALLS, _DONE = Finish(ToolCalls()), Finish(Stop())
 
 
 @frozen
@@ -92,7 +93,7 @@ class WorkModel:
             yield BlockStart(number, "tool-call")
             yield ToolCallDelta(number, call.id, call.arguments, call.name)
             yield BlockEnd(number, call)
-        yield Finish(ToolCalls() if calls else Stop())
+        yield _CALLS if calls else _DONE
 
 
 @define(eq=False)

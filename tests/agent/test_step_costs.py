@@ -15,6 +15,7 @@ import pytest
 import trio
 from benchmarks._measure import Counted, counting
 from benchmarks._work import Load, one_turn, working
+from tests.counted import counted
 
 from terzetto import JsonlStore, Store
 
@@ -26,6 +27,10 @@ fifty for others."""
 STEP_OBJECTS = 36
 """That the collector looks at: nine events, their data and messages."""
 STEP_BLOCKS = 64
+STEP_CALLS = 470
+"""Of Python and of C, by our own code, in a step with a call that nobody listens to."""
+BATCH_CALLS = 230
+"""The same for a call of a large batch, with its three chunks."""
 
 
 class Steps(trio.abc.Instrument):
@@ -71,6 +76,22 @@ def further(count: Callable[[Load], int], few: Load, many: Load) -> int:
 def test_a_step_with_a_call_takes_few_turns_of_the_scheduler() -> None:
     """The driver goes on when the call has ended; all else happens in the same breath."""
     assert further(turns_of_the_scheduler, Load(50, 0), Load(150, 0)) <= 100 * STEP_TURNS
+
+
+def calls_of_our_code(load: Load) -> int:
+    async def main() -> int:
+        async with working(None, load) as agents:
+            with counted() as work:
+                await one_turn(agents)
+            return work.calls
+
+    return trio.run(main)
+
+
+def test_a_step_and_a_call_take_few_calls_of_functions() -> None:
+    """A step that repeats the one before finds out nothing anew, whatever its turn's length."""
+    assert further(calls_of_our_code, Load(20, 0), Load(120, 0)) <= 100 * STEP_CALLS
+    assert further(calls_of_our_code, Load(2, 0, 100), Load(2, 0, 600)) <= 500 * BATCH_CALLS
 
 
 def test_deltas_take_one_turn_of_the_scheduler_in_fifty() -> None:

@@ -14,7 +14,7 @@ IN_BATCHES = (
     Mutant(
         "touch-leaked",
         "tools/_batch.py",
-        "        if claim is not None and claim is not NOTHING:\n"
+        "        if claim is not None and claim is not NOTHING and self._held is not None:\n"
         "            self._held.release(claim)\n",
         "",
         "what a call touched stays taken, and the batch stands still",
@@ -23,7 +23,7 @@ IN_BATCHES = (
     Mutant(
         "touches-ignored",
         "tools/_batch.py",
-        "            if self._held.conflicts(claim):\n                return None\n",
+        "            if held.conflicts(claim):\n                return None\n",
         "",
         "two bodies touch one file at once",
         by("touching", "user"),
@@ -111,7 +111,7 @@ IN_BATCHES = (
     Mutant(
         "ctrl-c-swallowed",
         "tools/_batch.py",
-        "    if run.interrupt is not None:\n        raise run.interrupt\n",
+        "        if self.interrupt is not None:\n            raise self.interrupt\n",
         "",
         "Ctrl-C inside a tool is a result like any other",
         by("batch", "KeyboardInterrupt in a body"),
@@ -132,7 +132,7 @@ IN_BATCHES = (
     Mutant(
         "store-failure-swallowed",
         "tools/_batch.py",
-        "    if run.failure is not None:\n        raise run.failure\n",
+        "        if self.failure is not None:\n            raise self.failure\n",
         "",
         "a batch whose calls could not be saved goes on as if they were (C125)",
         law("agent/test_health.py"),

@@ -53,7 +53,11 @@ def sticky_max_tokens(before: bool, finish: FinishReason | None) -> bool:
 
 
 def natural_ending(hit_max_tokens: bool) -> TurnEnding:
-    return EndedAtMaxTokens() if hit_max_tokens else Completed()
+    return _AT_THE_LIMIT if hit_max_tokens else _COMPLETED
+
+
+# Kept in every log that is in memory, and there may be thousands.
+_AT_THE_LIMIT, _COMPLETED = EndedAtMaxTokens(), Completed()
 
 
 def opens_step(entered: int, owes: bool) -> bool:

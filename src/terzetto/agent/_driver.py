@@ -336,7 +336,7 @@ class _Loop:
     async def _steps(self, turn: int) -> TurnEnding:
         """Steps until nothing is owed. Returns the natural ending."""
         state = self.state
-        requests, saving = self.agent.requests, self.agent.saving
+        requests, saving, place = self.agent.requests, self.agent.saving, self.session.place
         await trio.lowlevel.checkpoint_if_cancelled()
         claimed = await self._claim(turn, with_prompt=True)
         step, owes, hit_max_tokens = 0, False, False
@@ -366,7 +366,7 @@ class _Loop:
                     await self.agent.steps.end_calls()
                 # Cancelled by an observer of `step/end`: nothing more is claimed or asked.
                 await trio.lowlevel.checkpoint_if_cancelled()
-                if saving.must_catch_up:
+                if place.next_seq >= saving.look_at and saving.must_catch_up:
                     await saving.catch_up()
                 move = after_step(result, not owes and bool(state.inbox.next_step))
             elif state.steered and state.inbox.next_step:

@@ -191,7 +191,7 @@ class Saving:
 
     def must_flush(self, read_only: bool) -> bool:
         """Whether a tool's body has to wait for a flush. What is *read_only* can be repeated."""
-        if not self.unsaved:
+        if self.handle is None or not self.unsaved:
             return False
         if self.level == "each" or self.trouble is not None:
             return True

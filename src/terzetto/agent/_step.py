@@ -23,7 +23,7 @@ from ..session import (
     append_chunks,
     closers,
 )
-from ..tools import BatchResult, PoolExecutor, RunningCall, ToolBatch, ToolPipeline
+from ..tools import PoolExecutor, RunningCall, ToolBatch, ToolPipeline
 from ..tools._batch import run_in
 from ..vocabulary import (
     AbortedFinish,
@@ -111,18 +111,17 @@ class StepRunner:
 
     def _tools(self) -> ToolPipeline:
         """The pipeline, made for the first batch: many agents never have one."""
-        if self._pipeline is None:
-            running: set[RunningCall] = set()
-            self.state.calls = running
-            self._pipeline = ToolPipeline(
-                self.agent,
-                self.scope.tools,
-                self.scope.hooks.tools(),
-                self.services.approver,
-                self.services.thread_limiter,
-                spill=self.services.spill,
-                running=running,
-            )
+        running: set[RunningCall] = set()
+        self.state.calls = running
+        self._pipeline = ToolPipeline(
+            self.agent,
+            self.scope.tools,
+            self.scope.hooks.tools(),
+            self.services.approver,
+            self.services.thread_limiter,
+            spill=self.services.spill,
+            running=running,
+        )
         return self._pipeline
 
     async def run(
@@ -135,7 +134,7 @@ class StepRunner:
         """
         session = self.session
         session.append(StepStart(turn, step))
-        if self.saving.must_catch_up:
+        if session.place.next_seq >= self.saving.look_at and self.saving.must_catch_up:
             await self.saving.catch_up()
         await trio.lowlevel.checkpoint_if_cancelled()
         finish, cut = await self._ask_model(turn, step, entry, assembly, selection)
@@ -147,10 +146,17 @@ class StepRunner:
                 batch = ToolBatch(
                     calls=calls,
                     capacity=self.services.settings.max_parallel_tool_calls,
-                    pipeline=self._tools(),
+                    pipeline=self._pipeline or self._tools(),
                     log=StepLog(turn, step, session, self.state, self.saving),
                 )
-                result = await self._execute(batch)
+                executor = self.services.executor
+                if type(executor) is PoolExecutor:
+                    nursery = await self._stretch.calls()
+                    result = await run_in(nursery, batch, self._stretch.spoil)
+                else:
+                    # Somebody else's may have a scope of its own, which is to cancel the
+                    # bodies as well.
+                    result = await executor.execute(batch)
                 owes = not result.concludes
             if self.state.interrupted:
                 cut = await self._leave()
@@ -169,13 +175,6 @@ class StepRunner:
     async def end_turn(self) -> None:
         """The steps of a turn are over."""
         await self._stretch.end()
-
-    async def _execute(self, batch: ToolBatch) -> BatchResult:
-        executor = self.services.executor
-        if type(executor) is PoolExecutor:
-            return await run_in(await self._stretch.calls(), batch)
-        # Somebody else's may have a scope of its own, which is to cancel the bodies as well.
-        return await executor.execute(batch)
 
     async def _leave(self) -> bool:
         """`interrupt` cut what ran; what comes next is not of that stretch."""
@@ -223,7 +222,7 @@ class StepRunner:
             batch, starts_series, attempt = None, False, attempt + 1
         draft, reason = answer_draft(self.session.place, self.session.folds, self._new_id)
         self.session.append_draft(draft)
-        if self.saving.must_catch_up:
+        if place.next_seq >= self.saving.look_at and self.saving.must_catch_up:
             await self.saving.catch_up()
         return reason, False
 

@@ -65,7 +65,10 @@ class StepLog:
         message = _OpenMessage()
         message.content = (block,)
         message.source = source
-        message.id = MessageId(clean_text(self.session.new_id()))
+        message_id = self.session.new_id()  # whoever injects a source of ids may give anything
+        if type(message_id) is not str or not message_id.isascii():
+            message_id = MessageId(clean_text(message_id))
+        message.id = message_id
         message.__class__ = UserMessage
         event = _OpenResult()
         event.turn = self.turn

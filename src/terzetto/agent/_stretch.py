@@ -26,7 +26,8 @@ class Stretch:
     """Of one agent, for one turn after the other.
 
     Used as a block, around a stream or a batch: that is what `interrupt` cuts, and nothing
-    else. An interruption ends the block without an exception. What a clean-up raises at that
+    else. An interruption ends the block without an exception, and the stretch has to be ended
+    before the turn goes on (`RunState.interrupted`). What a clean-up raises at that
     goes on, and the cancellation in it is left out if anything else is.
     """
 
@@ -34,11 +35,7 @@ class Stretch:
     _scope: trio.CancelScope | None = None
     _opened: AbstractAsyncContextManager[trio.Nursery] | None = None
     _calls: trio.Nursery | None = None
-
-    @property
-    def cut(self) -> bool:
-        """Whether it was interrupted. Then it has to be ended before the turn goes on."""
-        return self.state.interrupted
+    _spoilt: bool = False
 
     def __enter__(self) -> None:
         scope = self._scope
@@ -64,17 +61,23 @@ class Stretch:
 
     async def calls(self) -> trio.Nursery:
         """The nursery for the tasks of a batch, inside the scope. Whoever starts tasks in it
-        waits for them before the block is left. A batch that was cancelled leaves it cancelled."""
-        if self._calls is None or self._calls.cancel_scope.cancel_called:
+        waits for them before the block is left. A batch that was cancelled leaves it cancelled,
+        and says so with `spoil`."""
+        if self._calls is None or self._spoilt:
             await self.end_calls()
             self._opened = trio.open_nursery()
             self._calls = await self._opened.__aenter__()
         return self._calls
 
+    def spoil(self) -> None:
+        """That nursery is cancelled, and takes no further batch."""
+        self._spoilt = True
+
     async def end_calls(self) -> None:
         """Close that nursery. A turn of the scheduler, which no cancellation cuts, if there
         is one: who decides that a turn ends closes it before he looks, not after."""
         opened, self._opened, self._calls = self._opened, None, None
+        self._spoilt = False
         if opened is not None:
             await opened.__aexit__(None, None, None)
 

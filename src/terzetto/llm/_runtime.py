@@ -34,7 +34,7 @@ from ..vocabulary import (
     single,
     texts,
 )
-from ..vocabulary._stream import is_chunk
+from ..vocabulary._stream import CHUNKS, is_chunk
 from ._adapter import Adapter, ChunkStream, PreparedCall
 from ._together import Together, several
 
@@ -92,7 +92,8 @@ class ModelRuntime:
         if adapter is None:
             served = ", ".join(sorted(self._adapters)) or "none"
             return _Unserved(config, served)
-        return _Guarded(checked_call(adapter.provider, await adapter.prepare(config)))
+        call = checked_call(adapter.provider, await adapter.prepare(config))
+        return _Guarded(call, call.config, call.adapter_defaults, call.info)
 
 
 _DEFAULTS = frozenset(get_args(DefaultField))
@@ -100,9 +101,9 @@ _DEFAULTS = frozenset(get_args(DefaultField))
 
 def checked_call(provider: str, call: PreparedCall) -> PreparedCall:
     """*call*, if it has the parts of one: they enter the log, which has to be saved."""
-    config, defaults, info = (
-        getattr(call, name, None) for name in ("config", "adapter_defaults", "info")
-    )
+    config = getattr(call, "config", None)
+    defaults = getattr(call, "adapter_defaults", None)
+    info = getattr(call, "info", None)
     if not isinstance(config, CallConfig):
         place, got, expected = "config", config, "a CallConfig"
     elif not (isinstance(defaults, frozenset) and defaults <= _DEFAULTS):
@@ -142,23 +143,14 @@ class _Unserved:
         return FailedStream(Failure(message=message, code=texts.NO_ADAPTER))
 
 
-@frozen
+@define(eq=False)
 class _Guarded:
     """A prepared call whose stream never raises what the adapter raises."""
 
     call: PreparedCall
-
-    @property
-    def config(self) -> CallConfig:
-        return self.call.config
-
-    @property
-    def adapter_defaults(self) -> frozenset[DefaultField]:
-        return self.call.adapter_defaults
-
-    @property
-    def info(self) -> ModelInfo:
-        return self.call.info
+    config: CallConfig
+    adapter_defaults: frozenset[DefaultField]
+    info: ModelInfo
 
     def open_stream(self, request: Request) -> ChunkStream:
         return GuardedStream(self.call, request)
@@ -248,7 +240,8 @@ class GuardedStream(Together, AbstractAsyncContextManager[AsyncIterator[StreamCh
             found = await self._following()
             if not isinstance(self._chunks, Together):  # of ours, which give chunks
                 for chunk in found:
-                    checked_chunk(chunk)
+                    if type(chunk) not in CHUNKS:  # as `is_chunk`, without a call for each
+                        checked_chunk(chunk)
         except BaseException as error:  # an adapter stream: somebody else's code
             self._failure = _adapter_failure(error)
             return (self._failed(),)

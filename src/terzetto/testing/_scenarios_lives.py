@@ -195,6 +195,7 @@ async def everything(stage: Stage) -> None:
         hooks.pre_step.listen(review)
         hooks.assemble.listen(review)
         hooks.request.listen(review)
+        hooks.stream.listen(review)
         hooks.turn_stopping.listen(reflect)
         async with stage.open_agent(engine) as agent:
             agent.scope.add_context("place", "here")

@@ -6,7 +6,6 @@ from ._answer import (
     answer_forms as answer_forms,
     type_name as type_name,
 )
-from ._batch import PoolExecutor as PoolExecutor
 from ._bodies import unprotected_frames as unprotected_frames
 from ._executing import (
     BatchLog as BatchLog,
@@ -25,6 +24,7 @@ from ._hooks import (
     ToolResultHook as ToolResultHook,
 )
 from ._pipeline import ToolPipeline as ToolPipeline
+from ._pool import PoolExecutor as PoolExecutor
 from ._registry import Guard as Guard, ToolLayer as ToolLayer
 from ._running import OverdueCall as OverdueCall, RunningCall as RunningCall
 from ._spill import LongResult as LongResult, Spill as Spill, check_spill as check_spill

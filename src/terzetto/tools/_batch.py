@@ -20,6 +20,8 @@ Whoever changes a resource in a ``post_execute`` listener works outside of the t
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 import trio
 from attrs import define, field
 
@@ -30,33 +32,16 @@ from ._tool import aborted_before_dispatch
 from ._touches import NOTHING, Held
 
 
-class PoolExecutor:
-    """The built-in executor: a rolling pool with exclusive barriers and touched resources."""
-
-    async def execute(self, batch: ToolBatch) -> BatchResult:
-        failure: BaseException
-        async with trio.open_nursery() as nursery:
-            try:
-                return await run_in(nursery, batch)
-            except (Exception, KeyboardInterrupt) as error:
-                failure = error  # as itself: the nursery would wrap it
-        raise failure
-
-
-async def run_in(nursery: trio.Nursery, batch: ToolBatch) -> BatchResult:
+def run_in(
+    nursery: trio.Nursery, batch: ToolBatch, spoilt: Callable[[], None] | None = None
+) -> Awaitable[BatchResult]:
     """`PoolExecutor.execute` in a *nursery* that is there: many batches may share one.
 
     It was opened by this task. What cancels the task cancels the bodies; for that *nursery* is
     cancelled, as it is when a KeyboardInterrupt inside a call is raised, and takes no further
-    batch. No task of the batch is left when this returns or raises.
+    batch: *spoilt* is called. No task of the batch is left when this returns or raises.
     """
-    run = _Run(batch, nursery)
-    await run.coordinate()
-    if run.interrupt is not None:
-        raise run.interrupt
-    if run.failure is not None:
-        raise run.failure
-    return BatchResult(run.concludes)
+    return _Run(batch, nursery, spoilt).coordinate()
 
 
 @define(eq=False)
@@ -65,6 +50,7 @@ class _Run:
 
     batch: ToolBatch
     nursery: trio.Nursery
+    spoilt: Callable[[], None] | None
     tasks: int = 0
     """Those that this batch started in the nursery and that have not ended."""
     opened: list[RunningCall] = field(factory=list)
@@ -79,14 +65,14 @@ class _Run:
     launching: int = 0
     failure: BaseException | None = None
     _exclusive: bool = False
-    _held: Held = field(factory=Held)
+    _held: Held | None = None
     _wave: list[RunningCall] = field(factory=list)
     _flushed: list[RunningCall] = field(factory=list)
     _left_alone: bool = False
     _stirred: bool = False
     _parked: trio.lowlevel.Task | None = None
 
-    async def coordinate(self) -> None:
+    async def coordinate(self) -> BatchResult:
         """Commit what is ready, start what may start, wait; until all is committed, or it has
         failed, and no task is left."""
         over = False
@@ -97,12 +83,17 @@ class _Run:
                 except Exception as error:  # ours or the log's: what started ends first (C125)
                     self.failure, over = error, True
                 except BaseException:
-                    self.nursery.cancel_scope.cancel(reason="who runs the batch was stopped")
+                    self._cancel("who runs the batch was stopped")
                     raise
                 self.draining = self.draining or over
             if over and not self.tasks:
-                return
+                break
             await self._wait()
+        if self.interrupt is not None:
+            raise self.interrupt
+        if self.failure is not None:
+            raise self.failure
+        return BatchResult(self.concludes)
 
     async def _advance(self) -> bool:
         """Commit and start what can be; whether it is over.
@@ -122,7 +113,7 @@ class _Run:
                 except trio.Cancelled:
                     self._drain()
                     continue
-            for call in self._take_flushed():
+            for call in self._take_flushed() if self._flushed else ():
                 self._begin(call)
             if self.failure is not None:
                 return True
@@ -139,17 +130,19 @@ class _Run:
         """Open and start all that may start now. True if something is ready to commit."""
         pipeline = self.batch.pipeline
         try:
-            while self._may_open():
-                await trio.lowlevel.checkpoint_if_cancelled()  # by whom a guard or the log told
-                if (call := self._next()) is None:
-                    break
-                if pipeline.waits_before:
+            call = self._next() if self._may_open() else None
+            while call is not None:
+                if pipeline.hooks.pre_execute:
                     await self._ask_policy(call)
                     break
                 pipeline.admit_now(call)
                 if call.interrupt is not None:
                     self._interrupted(call)
                 self._opened(call)
+                if not self._may_open():
+                    break
+                await trio.lowlevel.checkpoint_if_cancelled()  # by whom a guard or the log told
+                call = self._next()
         except trio.Cancelled:
             pass  # no more is opened; what is, drains
         if self._wave and self.failure is None:
@@ -184,9 +177,10 @@ class _Run:
             self._exclusive = True
         elif claim is not NOTHING:
             # After those it conflicts with; the ones behind it wait as well, for their order.
-            if self._held.conflicts(claim):
+            held = self._held = self._held or Held()
+            if held.conflicts(claim):
                 return None
-            self._held.take(claim)
+            held.take(claim)
         call.seq = self.batch.log.call(call.call)
         self.opened.append(call)
         self.running += 1
@@ -313,13 +307,19 @@ class _Run:
         call.ready = True
         self.running -= 1
         claim = call.claim
-        if claim is not None and claim is not NOTHING:
+        if claim is not None and claim is not NOTHING and self._held is not None:
             self._held.release(claim)
 
     def _interrupted(self, call: RunningCall) -> None:
         """Ctrl-C inside a call ends the batch; it is raised when all is answered."""
         self.interrupt = call.interrupt
-        self.nursery.cancel_scope.cancel(reason="KeyboardInterrupt inside a tool call")
+        self._cancel("KeyboardInterrupt inside a tool call")
+
+    def _cancel(self, reason: str) -> None:
+        """Cancel the bodies, and with them the nursery for good."""
+        if self.spoilt is not None:
+            self.spoilt()
+        self.nursery.cancel_scope.cancel(reason=reason)
 
     # --- commits ------------------------------------------------------------------------
 
@@ -353,7 +353,7 @@ class _Run:
         """Cancelled: start nothing any more; calls opened but not launched are unstarted."""
         self.draining = True
         # A listener's scope, entered since the nursery was opened and left open, is not around it.
-        self.nursery.cancel_scope.cancel(reason="who runs the batch was cancelled")
+        self._cancel("who runs the batch was cancelled")
         for call in (*self._wave, *self._take_flushed()):
             call.outcome = aborted_before_dispatch()
             self._settle(call)
@@ -369,12 +369,8 @@ class _Run:
     # --- waiting ------------------------------------------------------------------------
 
     def _ended(self) -> None:
-        """The last that a task of the batch does."""
+        """The last that a task of the batch does: the parent looks, now or before it waits."""
         self.tasks -= 1
-        self._stir()
-
-    def _stir(self) -> None:
-        """Something settled or opened: the parent looks, now or before it waits again."""
         self._stirred = True
         parked, self._parked = self._parked, None
         if parked is not None:

@@ -107,14 +107,12 @@ class ToolPipeline:
 
     # --- starts lane --------------------------------------------------------------------
 
-    @property
-    def waits_before(self) -> bool:
-        """Whether `admit` may wait; without listeners `admit_now` does the same."""
-        return bool(self.hooks.pre_execute)
-
     async def admit(self, call: RunningCall) -> None:
-        """Pre-execute, approval and guards; sets the outcome of a call that may not run."""
-        hook = call_hook(self.agent, call.call, call.tool)
+        """Pre-execute, approval and guards; sets the outcome of a call that may not run.
+
+        May wait. Without listeners of `pre_execute`, `admit_now` does the same.
+        """
+        hook = call.hook = call_hook(self.agent, call.call, call.tool)
         try:
             decision = await self.hooks.pre_execute.around(hook, _allow)
             if isinstance(decision, Ask):
@@ -137,7 +135,7 @@ class ToolPipeline:
     def admit_now(self, call: RunningCall) -> None:
         """Guards and refusals alone."""
         if guards := self.layer.guards():
-            hook = call_hook(self.agent, call.call, call.tool)
+            hook = call.hook = call.hook or call_hook(self.agent, call.call, call.tool)
             for guard in guards:
                 try:
                     reason = guard(hook)
@@ -168,10 +166,12 @@ class ToolPipeline:
             run = ToolRun(call.call.id, tool.name, self.agent, self.agent.session.new_id)
         self.running.add(call)
         try:
-            if tool.timeout is None and not self.hooks.execute:
-                outcome = await self._body(call, tool, run)
+            if tool.timeout is not None:
+                outcome = _checked(await self._timed(call, tool, run), self.hooks.execute)
+            elif self.hooks.execute:
+                outcome = _checked(await self._listened(call, tool, run), self.hooks.execute)
             else:
-                outcome = _checked(await self._around(call, tool, run), self.hooks.execute)
+                outcome = await self._body(call, tool, run)
         except BaseException as error:  # execute listeners: somebody else's code
             rest = self._rest(call, error)
             outcome = _aborted(call) if rest is None else raised(rest)
@@ -188,19 +188,17 @@ class ToolPipeline:
             outcome = evolve(outcome, contexts=(*contexts, *outcome.contexts))
         call.outcome = outcome
 
-    def _around(self, call: RunningCall, tool: Tool, run: ToolRun | None) -> Awaitable[ToolOutcome]:
+    def _timed(self, call: RunningCall, tool: Tool, run: ToolRun | None) -> Awaitable[ToolOutcome]:
         """The body, with the listeners around it, and its timeout around these."""
-        if tool.timeout is None:
-            return self._listened(call, tool, run)
+        assert tool.timeout is not None
         call.timer = Timer(tool.timeout, self.agent)
-        return call.timer.run(partial(self._listened, call, tool, run))
+        around = self._listened if self.hooks.execute else self._body
+        return call.timer.run(partial(around, call, tool, run))
 
     def _listened(
         self, call: RunningCall, tool: Tool, run: ToolRun | None
     ) -> Awaitable[ToolOutcome]:
-        if not self.hooks.execute:
-            return self._body(call, tool, run)
-        hook = call_hook(self.agent, call.call, tool)
+        hook = call.hook = call.hook or call_hook(self.agent, call.call, tool)
         return self.hooks.execute.around(hook, partial(self._body, call, tool, run))
 
     async def _body(
@@ -259,15 +257,17 @@ class ToolPipeline:
             return None
         call.outcome = None
         if self.hooks.result:
-            self._tell(call, outcome)
+            self._tell(call, outcome, None)
         return outcome
 
     async def review(self, call: RunningCall) -> ToolOutcome:
         """Post-execute, finalize, and the observe-only notification: what is committed."""
         outcome, call.outcome = call.outcome, None
         assert outcome is not None
+        seen: ToolResultHook | None = None
         if call.reviewed and self.hooks.post_execute:
-            outcome = await self._post_execute(call, outcome)
+            seen = result_hook(self.agent, call.call, call.tool, outcome)
+            outcome = await self._post_execute(call, seen)
         tool = call.tool
         if tool is not None and tool.finalize is not None:
             try:
@@ -283,12 +283,15 @@ class ToolPipeline:
         if limit is not None and not surely_fits(outcome.content, limit):
             outcome = await self._fitted(call, outcome, limit)
         if self.hooks.result:
-            self._tell(call, outcome)
+            self._tell(call, outcome, seen)
         return outcome
 
-    def _tell(self, call: RunningCall, outcome: ToolOutcome) -> None:
+    def _tell(self, call: RunningCall, outcome: ToolOutcome, seen: ToolResultHook | None) -> None:
+        """Notify of *outcome*; who reviewed it may have *seen* just that."""
+        if seen is None or seen.outcome is not outcome:
+            seen = result_hook(self.agent, call.call, call.tool, outcome)
         try:
-            self.hooks.result.notify(result_hook(self.agent, call.call, call.tool, outcome))
+            self.hooks.result.notify(seen)
         except KeyboardInterrupt as error:
             call.interrupt = error
 
@@ -324,11 +327,11 @@ class ToolPipeline:
             call.interrupt = KeyboardInterrupt()
         return without(without(error, trio.Cancelled), KeyboardInterrupt)
 
-    async def _post_execute(self, call: RunningCall, outcome: ToolOutcome) -> ToolOutcome:
-        hook = result_hook(self.agent, call.call, call.tool, outcome)
+    async def _post_execute(self, call: RunningCall, hook: ToolResultHook) -> ToolOutcome:
+        outcome = hook.outcome
         try:
             reviewed = await self.hooks.post_execute.around(hook, partial(_outcome, hook))
-            return _checked(reviewed, self.hooks.post_execute)
+            return outcome if reviewed is outcome else _checked(reviewed, self.hooks.post_execute)
         except BaseException as error:  # listeners: somebody else's code
             rest = self._rest(call, error)
             if rest is not None:

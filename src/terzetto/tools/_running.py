@@ -14,6 +14,7 @@ from attrs import define, frozen
 
 from ..session import AgentView
 from ..vocabulary import CallId, SessionId, ToolCallBlock, without
+from ._hooks import ToolCallHook
 from ._tool import Tool, ToolOutcome, timed_out
 from ._touches import Claim
 
@@ -103,6 +104,8 @@ class RunningCall:
     outcome: ToolOutcome | None = None
     interrupt: KeyboardInterrupt | None = None
     """Ctrl-C that came inside a body or a listener: never a tool's error."""
+    hook: ToolCallHook | None = None
+    """What listeners see of it, once one was asked."""
     timer: Timer | None = None
     """The timeout of its tool, once it runs, if there is one."""
 

@@ -154,12 +154,12 @@ StreamChunk: TypeAlias = (
 )
 
 
-_CHUNKS = frozenset(get_args(StreamChunk))
+CHUNKS = frozenset(get_args(StreamChunk))
 
 
 def is_chunk(value: object) -> bool:
     """Whether *value* is a `StreamChunk`; of a subclass more might be lost than it says."""
-    return type(value) in _CHUNKS
+    return type(value) in CHUNKS
 
 
 def is_complete(reason: FinishReason) -> bool:
