@@ -11,7 +11,7 @@ import pytest
 import trio
 
 import terzetto
-from terzetto import CorruptLog, ForkError, InvalidValue, JsonlStore
+from terzetto import CorruptLog, ForkError, InvalidValue, JsonlStore, UsageError
 from terzetto.llm.scripted import ScriptedModel, answer
 
 MODEL = ScriptedModel(["Hi."])
@@ -151,5 +151,49 @@ def test_a_stored_log_whose_order_cannot_be_is_damaged(way: str, tmp_path: Path)
         assert damaged.value.position == "event 1"
         assert "TurnStart of turn 7 cannot come here; expected turn 1" in str(damaged.value)
         assert file.read_bytes() == edited
+
+    trio.run(main)
+
+
+async def _async_commit(agent: terzetto.Agent) -> Any:
+    async def commit() -> None: ...
+
+    return commit
+
+
+@pytest.mark.parametrize(
+    ("setup", "said"),
+    [
+        (_async_commit, "setup: its commit is async"),
+        (lambda agent: 5, "setup: expected a commit or None back, got int"),
+    ],
+)
+def test_a_commit_that_would_never_run_rolls_the_creation_back(setup: Any, said: str) -> None:
+    """C21, C23."""
+
+    async def main() -> None:
+        async with terzetto.open_engine(adapters=[MODEL]) as engine:
+            try:
+                await engine.agents.create(provider="scripted", model="m", setup=setup)
+            finally:
+                assert engine.agents.list() == []
+
+    assert said in refused(main)
+
+
+def test_an_agent_that_is_being_composed_owns_none_yet() -> None:
+    """C20: the error says so, and does not speak of another engine."""
+
+    async def main() -> None:
+        async with terzetto.open_engine(adapters=[MODEL]) as engine:
+
+            async def setup(agent: terzetto.Agent) -> None:
+                await engine.agents.create(provider="scripted", model="m", parent=agent)
+
+            with pytest.raises(UsageError, match="'mine' is still being created"):
+                await engine.agents.create(
+                    provider="scripted", model="m", session_id="mine", setup=setup
+                )
+            assert engine.agents.list() == []
 
     trio.run(main)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from inspect import isawaitable, iscoroutine
 
 from attrs import define
 
 from ..session import Session
 from ..stores import WriteHandle
-from ..vocabulary import Failure, SessionId
+from ..vocabulary import Failure, InvalidValue, SessionId
 from ._agent import Agent
 from ._beginning import initial_selection
 from ._bound import Bound
@@ -79,3 +80,16 @@ def _tell(state: RunState, scope: AgentScope, error: Exception, failure: Failure
         failure=failure,
     )
     state.tell(scope.heard.agent_error, notice)
+
+
+def run_commit(commit: object) -> None:
+    """Run what *setup* gave back, if anything: a plain function, for nothing may wait there."""
+    if commit is None:
+        return
+    if not callable(commit):
+        raise InvalidValue(f"setup: expected a commit or None back, got {type(commit).__name__}")
+    given = commit()
+    if isawaitable(given):
+        if iscoroutine(given):
+            given.close()
+        raise InvalidValue("setup: its commit is async; nothing may wait there, so write `def`")

@@ -31,7 +31,7 @@ from ..vocabulary import (
 )
 from ._agent import Agent
 from ._beginning import inherited, restored, seeded
-from ._building import Workshop
+from ._building import Workshop, run_commit
 from ._hooks import SessionStarted, SessionStartSource
 from ._initiator import being_created
 from ._lifetime import AgentHandle, Lifetime
@@ -348,6 +348,8 @@ class Agents(AgentRegistry):
             if self.nursery is None:
                 raise UsageError("the engine is closed")
             return
+        if parent._state.held and not parent.disposed:
+            raise UsageError(f"parent {parent.id!r} is still being created; it can own none yet")
         if self.get(parent.id) is not parent and not parent.disposed:
             raise UsageError(f"parent {parent.id!r} belongs to another engine")
         if parent._state.held or parent._state.closing or parent._state.leaving:
@@ -387,9 +389,7 @@ class Agents(AgentRegistry):
             hooks.session_created.notify(agent.session)
             if options.setup is not None:
                 composed = options.setup(agent)
-                commit = await composed if inspect.isawaitable(composed) else composed
-                if commit is not None:
-                    commit()
+                run_commit(await composed if inspect.isawaitable(composed) else composed)
             self.enter(agent)
             life.agent_announced = True
             view: AgentView = agent
