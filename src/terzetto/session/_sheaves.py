@@ -80,7 +80,7 @@ class Sheaf:
     def __init__(self, entries: Sequence[Entry]) -> None:
         """*entries*, at least one, each beginning where the one before it ends."""
         self.seq = entries[0].seq
-        things: list[object] = []
+        things: list[Any] = []
         parts: list[bytes] = []
         for first in range(0, len(entries), _PART):
             some, had = entries[first : first + _PART], len(things)
@@ -99,14 +99,14 @@ class Sheaf:
         # Tuples of numbers and of bytes: the collector lets go of these.
         self._starts = tuple(entry.seq for entry in entries[::_PART])
         self._parts = tuple(parts)
-        self._things = tuple(things)
+        self._things: tuple[Any, ...] = tuple(things)
 
     def __len__(self) -> int:
         return self.stop - self.seq
 
     def between(self, start: int, stop: int) -> Iterator[Event]:
         """The events of the seqs from *start* to before *stop*, as far as they are in it."""
-        things: Sequence[Any] = self._things
+        things = self._things
         for seq, part in self._from(start):
             if seq >= stop:
                 return
@@ -123,7 +123,7 @@ class Sheaf:
     def whole(self, start: int) -> Iterator[Event]:
         """The events that say what nothing else says, from seq *start* on: the messages, and
         what was kept as it is."""
-        things: Sequence[Any] = self._things
+        things = self._things
         for seq, part in self._from(start):
             for row in marshal.loads(part):
                 code = row[0]
