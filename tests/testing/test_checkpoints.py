@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from terzetto import InvalidValue, tool
 from terzetto.llm.scripted import call
@@ -121,7 +123,41 @@ def test_what_was_reached_and_what_was_cancelled(found: Checkpoints) -> None:
     # The clean-up waits under a shield, in struck runs only: seen all the same.
     shielded = next(i for i, line in enumerate(source, 1) if "shield" in line) + 1
     assert shielded in {point.line for point in checkpoints.reached}
+    assert "await instant()" in texts([*checkpoints.passed])
+    # Each is one of four, and a wait under a shield is cut by who strikes while it lasts.
+    parts = [checkpoints.cancelled, checkpoints.passed, checkpoints.uncut, checkpoints.unreached]
+    assert sorted(itertools.chain(*parts), key=checkpoints.points.index) == list(checkpoints.points)
+    left = len(checkpoints.uncut) + 2
     assert str(checkpoints).startswith("10 checkpoints: 8 reached, ")
+    assert str(checkpoints).endswith(f"{len(checkpoints.passed)} never suspend, {left} left")
+
+
+async def waits_for(event: trio.Event) -> None:
+    await event.wait()
+
+
+def test_a_wait_that_nobody_cut_is_left_until_somebody_does() -> None:
+    """A task that was seen suspended somewhere, in whatever run, is to be cancelled there."""
+    checkpoints = Checkpoints.of(Path(__file__))
+    here = ["await event.wait()"]
+
+    async def main() -> None:
+        event = trio.Event()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(waits_for, event)
+            await trio.testing.wait_all_tasks_blocked()
+            [child] = nursery.child_tasks
+            checkpoints.stepped(child)
+            assert texts([*checkpoints.uncut]) == here
+            assert checkpoints.passed == checkpoints.cancelled == []
+            again = checkpoints.fresh()
+            again.add(checkpoints.findings())
+            again.struck([child])
+            assert texts([*again.cancelled]) == here
+            assert again.uncut == []
+            event.set()
+
+    trio.run(main)
 
 
 def test_findings_of_others_are_added(module: ModuleType, found: Checkpoints) -> None:

@@ -70,7 +70,8 @@ def test_as_a_program_it_warns_of_nothing() -> None:
     assert re.fullmatch(r"\d+ points, 0 violations", lines[-1])
     points = sum(int(line.split()[2]) for line in lines[1:3])
     assert lines[-1].startswith(f"{points} points")
-    assert re.search(r"\d+ checkpoints: \d+ reached, \d+ cancelled at, \d+ never", done.stdout)
+    counted = r"\d+ checkpoints: \d+ reached, \d+ cancelled at, \d+ never suspend, \d+ left"
+    assert re.search(counted, done.stdout)
     assert "  never reached: tools/_batch.py:" in done.stdout
 
 

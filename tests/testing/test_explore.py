@@ -64,7 +64,7 @@ def test_a_careful_tool_is_clean() -> None:
     some = [source for source in SOURCES if "u" in source.name]  # user, KeyboardInterrupt ...
     report = explore(watering(careful=True), [call("water"), "Done."], sources=some, stride=2)
     assert report.violations == []
-    assert report.points > 30
+    assert report.points > len(some) * (report.steps // 2) // 2, "half of each source's, or more"
     assert str(report) == f"{report.points:,} points, 0 violations"
 
 

@@ -11,6 +11,9 @@ The awaits are those of the source text: each ``await``, each ``async for`` and 
 - *cancelled*: a `trio.Cancelled` or KeyboardInterrupt was thrown into a task suspended
   there, or a strike came while one was. Every await on the way counts, from the task's
   outermost function to the innermost one.
+- *passed*: runs came to it, and no task was ever suspended there, struck or not. What is
+  awaited never waited, so there was nothing to cancel. As soon as a task is seen suspended
+  there, it is *uncut* until it is cancelled.
 """
 
 from __future__ import annotations
@@ -18,9 +21,11 @@ from __future__ import annotations
 import ast
 import dis
 import gc
+import inspect
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from types import CodeType, CoroutineType, FrameType, ModuleType
 from typing import Any, Literal, TypeAlias
@@ -31,6 +36,9 @@ from attrs import define, field, frozen
 from ..vocabulary import InvalidValue
 
 Kind: TypeAlias = Literal["await", "async for", "async with"]
+Found: TypeAlias = tuple[frozenset[int], frozenset[int], frozenset[int]]
+"""Of `Checkpoints`, by their places in *points*: those reached, cancelled, suspended at."""
+
 _Span: TypeAlias = tuple[int, int, int, int]
 
 
@@ -55,15 +63,18 @@ class Checkpoint:
 class Checkpoints:
     """The awaits of some modules, and what explorations did there. Made by `of`.
 
-    Give one to `explore`, to several in turn if you like, then read *reached* and
-    *cancelled*; both are in the order of the source.
+    Give one to `explore`, to several in turn if you like, then read what was found; each list
+    is in the order of the source. *cancelled*, *passed*, *uncut* and *unreached* are all
+    there is, without the *threads*.
     """
 
     points: tuple[Checkpoint, ...]
     _files: dict[str, dict[_Span, int]] = field(repr=False)
     _reached: set[int] = field(factory=set, repr=False)
     _cancelled: set[int] = field(factory=set, repr=False)
+    _suspended: set[int] = field(factory=set, repr=False)
     _known: dict[tuple[CodeType, int], int | None] = field(factory=dict, repr=False)
+    _waits: dict[CodeType, dict[int, int]] = field(factory=dict, repr=False)
 
     @classmethod
     def of(cls, *sources: ModuleType | str | Path) -> Checkpoints:
@@ -89,6 +100,16 @@ class Checkpoints:
         return self._counted(self._cancelled)
 
     @property
+    def passed(self) -> list[Checkpoint]:
+        """Those that runs came to, where no task was ever suspended: nothing to cancel at."""
+        return self._counted(self._reached - self._suspended - self._cancelled)
+
+    @property
+    def uncut(self) -> list[Checkpoint]:
+        """Those where a task was suspended, and that were never cut short."""
+        return self._counted(self._suspended - self._cancelled)
+
+    @property
     def unreached(self) -> list[Checkpoint]:
         """Those that no run came to."""
         return self._counted(set(range(len(self.points))) - self._reached)
@@ -105,7 +126,8 @@ class Checkpoints:
         threads = [i for i, point in enumerate(self.points) if point.threaded]
         counted = (
             f"{len(self.points) - len(threads):,} checkpoints: {len(self.reached):,} reached, "
-            f"{len(self.cancelled):,} cancelled at, {len(self.unreached):,} never reached"
+            f"{len(self.cancelled):,} cancelled at, {len(self.passed):,} never suspend, "
+            f"{len(self.uncut) + len(self.unreached):,} left"
         )
         if not threads:
             return counted
@@ -115,17 +137,18 @@ class Checkpoints:
     def fresh(self) -> Checkpoints:
         """The same points, where nothing has been found yet. Reads no file again."""
         fresh = Checkpoints(self.points, self._files)
-        fresh._known = self._known  # where instructions stand is the same
+        fresh._known, fresh._waits = self._known, self._waits  # instructions stand where they do
         return fresh
 
-    def findings(self) -> tuple[frozenset[int], frozenset[int]]:
+    def findings(self) -> Found:
         """What was found, for `add` in another process."""
-        return frozenset(self._reached), frozenset(self._cancelled)
+        return frozenset(self._reached), frozenset(self._cancelled), frozenset(self._suspended)
 
-    def add(self, findings: tuple[Iterable[int], Iterable[int]]) -> None:
+    def add(self, findings: Found) -> None:
         """Add the `findings` of others of the same sources."""
-        self._reached.update(findings[0])
-        self._cancelled.update(findings[1])
+        mine = self._reached, self._cancelled, self._suspended
+        for known, found in zip(mine, findings, strict=True):
+            known.update(found)
 
     # --- looking ------------------------------------------------------------------------
 
@@ -133,6 +156,7 @@ class Checkpoints:
         """*task* is about to make a step: it was suspended, and may be thrown out now."""
         found = self._of(task)
         self._reached.update(found)
+        self._suspended.update(found)
         thrown = getattr(getattr(task, "_next_send", None), "error", None)
         if isinstance(thrown, (trio.Cancelled, KeyboardInterrupt)):
             self._cancelled.update(found)
@@ -142,6 +166,7 @@ class Checkpoints:
         for task in tasks:
             found = self._of(task)
             self._reached.update(found)
+            self._suspended.update(found)
             self._cancelled.update(found)
 
     def at(self, tasks: Iterable[trio.lowlevel.Task]) -> frozenset[int]:
@@ -161,19 +186,26 @@ class Checkpoints:
             sys.settrace(None)
 
     def _called(self, frame: FrameType, event: str, arg: object) -> Any:
-        if frame.f_code.co_filename not in self._files:
+        code = frame.f_code
+        if not code.co_flags & _CAN_AWAIT or code.co_filename not in self._files:
             return None
+        if self._reached.issuperset(self._waits_of(code).values()):
+            return None  # nothing more to see here
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
         return self._traced
 
     def _traced(self, frame: FrameType, event: str, arg: object) -> Any:
-        if event == "opcode":
-            code, at = frame.f_code, frame.f_lasti
-            if dis.opname[code.co_code[at]] in _WAITING:
-                index = self._find(code, at)
-                if index is not None:
-                    self._reached.add(index)
+        index = self._waits[frame.f_code].get(frame.f_lasti) if event == "opcode" else None
+        if index is not None:
+            self._reached.add(index)
         return self._traced
+
+    def _waits_of(self, code: CodeType) -> dict[int, int]:
+        """The instructions of *code* that wait, and the await that each belongs to."""
+        if code not in self._waits:
+            found = ((each.offset, self._find(code, each.offset)) for each in _waiting_in(code))
+            self._waits[code] = {at: index for at, index in found if index is not None}
+        return self._waits[code]
 
     def _of(self, task: trio.lowlevel.Task) -> list[int]:
         """The awaits that *task* is suspended at, as `Task.iter_await_frames` has them; this
@@ -204,7 +236,7 @@ class Checkpoints:
         spans = self._files.get(code.co_filename)
         if spans is None or at < 0:
             return None
-        line, end, column, end_column = list(code.co_positions())[at // 2]
+        line, end, column, end_column = _positions(code)[at // 2]
         if line is None or end is None or column is None or end_column is None:
             return None
         exact = spans.get((line, column, end, end_column))
@@ -231,13 +263,23 @@ def _next_of(coroutine: Any) -> tuple[FrameType | None, Any]:
 
 
 _WAITING = {"GET_AWAITABLE", "GET_ANEXT", "SEND"}
+_CAN_AWAIT = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+
+
+@lru_cache(maxsize=64)  # of few functions at a time, for each instruction of theirs that waits
+def _positions(code: CodeType) -> list[tuple[int | None, int | None, int | None, int | None]]:
+    return list(code.co_positions())
+
+
+@lru_cache(maxsize=64)
+def _waiting_in(code: CodeType) -> list[dis.Instruction]:
+    return [each for each in dis.get_instructions(code) if each.opname in _WAITING]
 
 
 def _of_with(code: CodeType, at: int) -> bool:
     """Whether the instruction *at* waits for the entry or exit of an ``async with``; in
     ``async with await opened():`` its place alone does not tell it from the ``await``."""
-    waits = ("GET_AWAITABLE", "GET_ANEXT")
-    before = [i for i in dis.get_instructions(code) if i.offset <= at and i.opname in waits]
+    before = [i for i in _waiting_in(code) if i.offset <= at and i.opname != "SEND"]
     return bool(before) and before[-1].opname == "GET_AWAITABLE" and before[-1].arg != 0
 
 

@@ -7,27 +7,24 @@ the order of the scenarios, whichever is ready first.
 from __future__ import annotations
 
 import argparse
-import logging
-import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import TypeAlias
 
 from attrs import define, field, frozen
 
 from ..vocabulary import InvalidValue
-from ._checkpoints import Checkpoints
+from ._checkpoints import Checkpoints, Found
 from ._crashes import LATENCY, POWER_CUT, cut_everywhere
 from ._explorer import Findings, Report, Violation
-from ._life import Second, ctrl_c_heard, run
+from ._life import Second, ctrl_c_heard
 from ._pairs import Pairs
+from ._processes import hush, positive, workers
 from ._replaying import replay, replay_cut
+from ._sampling import points_of, sampled_by
 from ._shipped import SHIPPED, play_of, shipped
 from ._shrinking import kind_of, shortest_trace
 from ._stage import SOURCES
@@ -36,7 +33,9 @@ _ABOUT = """\
 Run the scenarios that Terzetto ships, cancel each at every step from every source, and
 check the eight invariants of docs/explanation/cancellation.md after every run.
 """
-_EPILOG = "exit codes: 0 no violations, 1 violations, 2 the command line is wrong, 130 Ctrl-C"
+_EPILOG = """\
+exit codes: 0 no violations, 1 violations, or checkpoints that a whole run leaves, 2 the command
+line is wrong, 130 Ctrl-C"""
 
 NOT_THE_ENGINE = ("extras", "commands", "cli.py", "__main__.py", "testing")
 """Whose checkpoints are not counted: names directly under the package."""
@@ -47,15 +46,10 @@ PAIRS = 12
 """Second strikes of each scenario that are tried unless all of them are asked for."""
 
 _LIMIT = 10_000
-_WORK = 1_000
-"""Task steps that one source's strikes at a scenario may come to before they are a sample: a run
-costs its steps, so that of a long scenario all points cost the square of them."""
-
 _UNITS_A_WORKER = 4
 _MOST_TRACES = 3
 _NAMES = [*(source.name for source in SOURCES), POWER_CUT, TWICE]
 _BY_NAME = {source.name: source for source in SOURCES}
-_Findings: TypeAlias = tuple[frozenset[int], frozenset[int]]
 
 
 @cache
@@ -90,22 +84,16 @@ def _parser() -> argparse.ArgumentParser:
     add("--list", action="store_true", help="show the scenarios and the sources")
     add("--scenario", action="append", type=_scenario, metavar="NAME", help=_ONLY_THIS)
     add("--source", action="append", choices=_NAMES, metavar="NAME", help="only this one")
-    add("--stride", type=_positive, default=1, metavar="N", help="strike every N points")
+    add("--stride", type=positive, default=1, metavar="N", help="strike every N points")
     add("--full", action="store_true", help="all points of the long scenarios, not a sample")
+    add("--passed", action="store_true", help="show the checkpoints at which nothing ever waits")
     add("--pairs", action="store_true", help="all second strikes, instead of a sample: hours")
-    add("--point", type=_positive, metavar="N", help="one run, with its log; needs the two names")
+    add("--point", type=positive, metavar="N", help="one run, with its log; needs the two names")
     add("--then", choices=list(_BY_NAME), metavar="NAME", help="with --point: who strikes again")
-    add("--after", type=_positive, default=1, metavar="N", help="and how many steps later (1)")
+    add("--after", type=positive, default=1, metavar="N", help="and how many steps later (1)")
     add("--seed", type=int, default=0, metavar="N", help="of the scheduler (0)")
-    add("--jobs", type=_positive, default=os.cpu_count() or 1, metavar="N", help="processes")
+    add("--jobs", type=positive, default=os.cpu_count() or 1, metavar="N", help="processes")
     return parser
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"expected 1 or more, got {number}")
-    return number
 
 
 def _scenario(text: str) -> str:
@@ -166,31 +154,31 @@ class _Unit:
 class _Result:
     report: Report
     seconds: float
-    findings: _Findings
+    findings: Found
 
 
 def _work(unit: _Unit) -> _Result:
-    _hush()
+    hush()
     began = time.process_time()
     checkpoints = engine_checkpoints().fresh()
-    play = play_of(shipped(unit.scenario), unit.seed, checkpoints)
+    scene = shipped(unit.scenario)
+    play = play_of(scene, unit.seed, checkpoints)
     sources = [_BY_NAME[name] for name in unit.sources if name in _BY_NAME]
     with ctrl_c_heard():
         found = Findings(play, unit.scenario)
-        sampled = 1 if unit.full else sampled_by(found.report.steps, unit.stride)
+        cost = found.report.steps**2 * scene.weight
+        sampled = 1 if unit.full else sampled_by(cost, unit.stride)
+        points = dict(zip(_BY_NAME, points_of(SOURCES, unit.stride, sampled), strict=True))
         for source in sources:
-            found.strike(source, _LIMIT, unit.stride, sampled)
+            if source.inside is None:
+                found.strike_some(source, points[source.name])
+            else:
+                found.strike(source, _LIMIT, unit.stride)
         if TWICE in unit.sources:
             found.strike_twice(SOURCES, unit.pairs, unit.stride)
         if POWER_CUT in unit.sources:
-            stride = unit.stride * sampled
-            found.report.add(cut_everywhere(play, unit.scenario, LATENCY, _LIMIT, stride))
+            found.report.add(cut_everywhere(play, unit.scenario, LATENCY, _LIMIT, unit.stride))
     return _Result(found.report, time.process_time() - began, checkpoints.findings())
-
-
-def sampled_by(steps: int, stride: int = 1) -> int:
-    """Of every how many points of a *stride* one is struck, in a scenario of so many *steps*."""
-    return max(1, round(steps * steps / _WORK / stride))
 
 
 @define
@@ -228,15 +216,14 @@ def _explore_all(
     )
     pairs: Pairs = "all" if options.pairs else PAIRS
     groups = _split(sources, options.jobs, len(scenarios))
-    with _workers(options.jobs) as submit:
+    with workers(options.jobs, _work) as submit:
         units = {
             (name, group): _Unit(name, group, options.stride, options.seed, pairs, options.full)
             for name in scenarios
             for group in groups
         }
-        # The longest first, so that no worker is left alone with one in the end.
-        ordered = sorted(units, key=lambda key: -_length(key[0], options.jobs))
-        futures = {key: submit(units[key]) for key in ordered}
+        # The long ones come last in the table, and first here: no worker is left alone with one.
+        futures = {key: submit(units[key]) for key in reversed(units)}
         waiting = [(name, [futures[name, group] for group in groups]) for name in scenarios]
         for name, results in waiting:
             row = _Row(name)
@@ -251,14 +238,19 @@ def _explore_all(
             total.left_out += row.left_out
             total.violations += row.violations
     print(f"\n{checkpoints}")
-    print("\n".join(f"  never reached: {checkpoint}" for checkpoint in checkpoints.unreached))
+    left = [f"  never reached: {checkpoint}" for checkpoint in checkpoints.unreached]
+    left += [f"  not cancelled at: {checkpoint}" for checkpoint in checkpoints.uncut]
+    print("\n".join(left))
+    if options.passed:
+        print("\n".join(f"  never suspends: {checkpoint}" for checkpoint in checkpoints.passed))
     if total.left_out:
         print(f"{total.left_out:,} points of the long scenarios left out; --full strikes them all")
     for violation in _first_of_each(total.violations):
         scene = shipped(violation.scenario)
         print(f"\n{shortest_trace(violation, scene.scenario, scene.model)}", flush=True)
     print(f"\n{total}")
-    return 1 if total.violations else 0
+    whole = {*scenarios} >= {*SHIPPED} and {*sources} >= {*_NAMES} and options.stride == 1
+    return 1 if total.violations or (whole and left) else 0
 
 
 def _first_of_each(violations: Sequence[Violation]) -> list[Violation]:
@@ -273,38 +265,3 @@ def _split(sources: Sequence[str], jobs: int, scenarios: int) -> list[tuple[str,
     """*sources* in groups: one, unless there are so few scenarios that workers would idle."""
     parts = min(len(sources), -(-jobs * _UNITS_A_WORKER // scenarios))
     return [tuple(sources[part::parts]) for part in range(parts)]
-
-
-def _hush() -> None:
-    """What the engine reports of runs that are cut short, and of failures by design, is no news."""
-    logging.getLogger("terzetto").addHandler(logging.NullHandler())
-
-
-def _length(name: str, jobs: int) -> int:
-    """Task steps of a scenario that nobody strikes; not asked where nothing is shared out."""
-    _hush()
-    return run(play_of(shipped(name))).steps if jobs > 1 else 0
-
-
-@contextmanager
-def _workers(jobs: int) -> Iterator[Callable[[_Unit], Future[_Result]]]:
-    """Where units are worked on: here, or in *jobs* processes. Left early, they are ended."""
-    if jobs == 1:
-        yield _here
-        return
-    # Fresh processes, which share nothing with this one: what a unit finds depends on it alone.
-    pool = ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"))
-    try:
-        yield lambda unit: pool.submit(_work, unit)
-    except BaseException:
-        for process in list((pool._processes or {}).values()):
-            process.terminate()
-        raise
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-def _here(unit: _Unit) -> Future[_Result]:
-    future: Future[_Result] = Future()
-    future.set_result(_work(unit))
-    return future

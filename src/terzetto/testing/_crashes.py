@@ -7,7 +7,9 @@ said not to have started, so that no model is told to repeat an effect.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from functools import partial
+from typing import TypeAlias
 
 import trio
 from attrs import define, field, frozen
@@ -75,16 +77,13 @@ def cut_everywhere(
     played: Play, shown: str, latency: Latency, limit: int = 10_000, stride: int = 1
 ) -> Report:
     """Cut the power at every point of *played*."""
-    report, seed = Report(), played.seed
-    for point in range(1, limit + 1, stride):
-        cut = cut_power(played, point, latency)
-        if not cut.done:
-            report.steps = cut.steps
-            break
-        report.points += 1
-        problems = [problem for life in cut.lives for problem in life.problems(played)]
+    seen, seed = look(played, latency, limit, stride), played.seed
+    report = Report(points=len(seen.points), steps=seen.steps)
+    judged = {facts: life.problems(played) for facts, life in seen.lives.items()}
+    for point, left in seen.points.items():
+        problems = [problem for facts in left for problem in judged[facts]]
         report.violations += [Violation(shown, POWER_CUT, point, p, seed) for p in problems]
-    else:
+    if seen.steps > limit:
         report.violations.append(Violation(shown, POWER_CUT, limit, "it never ended", seed))
     return report
 
@@ -148,6 +147,96 @@ def _repeated(events: Sequence[Event], started: frozenset[CallId]) -> tuple[set[
 _UNSTARTED = {texts.ABORTED_BEFORE_DISPATCH, texts.TOOL_NOT_STARTED}
 
 
+_Facts: TypeAlias = Hashable
+"""All that a life depends on. A session and a file only grow, so their lengths will do."""
+
+
+def lives_of(stage: Stage, disk: SimulatedDisk) -> Iterator[tuple[_Facts, Callable[[], Life]]]:
+    """The lives that would be left if the power were cut now: what each depends on, and what
+    makes it; to be made now or never."""
+    latest = {session.id: session for session in stage.sessions}
+    for session in latest.values():
+        file = disk._files.get(session.id)
+        if file is None:
+            continue  # its creation had not ended
+        waiting, stored = len(disk.unflushed(session.id)), len(file.events)
+        waits_for_all = session.header.durability == "each"
+        started = frozenset(
+            body.call_id
+            for body in stage.bodies
+            if body.agent_id == session.id and (waits_for_all or not body.read_only)
+        )
+        ways = {"nothing unflushed kept": (0, False)}
+        if waiting:
+            ways["half kept, torn"] = (waiting // 2, True)
+            ways["all kept"] = (waiting, False)
+        device = (disk, disk.latency, disk.cache, disk.room, frozenset(disk.extensions))
+        for how, kept in ways.items():
+            facts = (session, len(session.events), file, stored, waiting, started, how, device)
+            yield facts, partial(_life, session, disk, started, how, *kept)
+
+
+def _life(
+    session: Session,
+    disk: SimulatedDisk,
+    started: frozenset[CallId],
+    how: str,
+    keep: int,
+    torn: bool,
+) -> Life:
+    found = disk.after_crash(keep, torn=torn)
+    before, stored = whole_log(session, disk), found.lengths[session.id]
+    return Life(session.id, how, found, before, started, stored)
+
+
+@define(eq=False)
+class Seen(trio.abc.Instrument):
+    """Looks before every *stride*-th task step at what a power cut would leave then.
+
+    *lives* are the different ones, *points* which of them are left at each.
+    """
+
+    stage: Stage
+    limit: int
+    stride: int
+    steps: int = 0
+    refused: str | None = None
+    points: dict[int, list[_Facts]] = field(factory=dict)
+    lives: dict[_Facts, Life] = field(factory=dict)
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.steps += 1
+        if (self.steps - 1) % self.stride or self.refused is not None:
+            return
+        disk = self.stage.store
+        if not isinstance(disk, SimulatedDisk):
+            self.refused = type(disk).__name__
+            self.stage.scope.cancel(reason="this store has no power to cut")
+            return
+        if self.steps > self.limit:
+            self.stage.scope.cancel(reason="it never ends")
+            return
+        left = self.points[self.steps] = []
+        for facts, life in lives_of(self.stage, disk):
+            left.append(facts)
+            if facts not in self.lives:
+                self.lives[facts] = life()
+
+
+def look(played: Play, latency: Latency, limit: int = 10_000, stride: int = 1) -> Seen:
+    """What power cuts would leave, at every point. One run tells it all: to see what a disk has
+    after a cut, none is needed."""
+    seen = Seen(_stage(played, latency), limit, stride)
+    try:
+        _play_under(played, seen.stage, seen)
+    except BaseException:  # what comes after it was ended has not happened
+        if seen.refused is None and seen.steps <= limit:
+            raise
+    if seen.refused is not None:
+        raise _no_disk(seen.refused)
+    return seen
+
+
 @define(eq=False)
 class Cut(trio.abc.Instrument):
     """Cuts the power before the *point*-th task step. *lives* are what is left."""
@@ -168,49 +257,37 @@ class Cut(trio.abc.Instrument):
             self.refused = type(disk).__name__
             self.stage.scope.cancel(reason="this store has no power to cut")
             return
-        latest = {session.id: session for session in self.stage.sessions}
-        for session in latest.values():
-            self.lives += self._lives(disk, session)
+        self.lives += [life() for _, life in lives_of(self.stage, disk)]
         disk.crash()
         self.stage.scope.cancel(reason="the power is cut")
-
-    def _lives(self, disk: SimulatedDisk, session: Session) -> Iterator[Life]:
-        if session.id not in disk.lengths:
-            return  # its creation had not ended
-        before, waiting = whole_log(session, disk), len(disk.unflushed(session.id))
-        waits_for_all = session.header.durability == "each"
-        started = frozenset(
-            body.call_id
-            for body in self.stage.bodies
-            if body.agent_id == session.id and (waits_for_all or not body.read_only)
-        )
-        ways = {"nothing unflushed kept": (0, False)}
-        if waiting:
-            ways["half kept, torn"] = (waiting // 2, True)
-            ways["all kept"] = (waiting, False)
-        for how, (keep, torn) in ways.items():
-            found = disk.after_crash(keep, torn=torn)
-            stored = found.lengths[session.id]
-            yield Life(session.id, how, found, before, started, stored)
 
 
 def cut_power(played: Play, point: int, latency: Latency) -> Cut:
     """Run up to *point* and no further."""
-    stage = Stage(Recording(played.make_adapter()), None, point, SimulatedDisk(latency))
-    cut = Cut(stage)
-
-    async def main() -> None:
-        with stage.scope:
-            await played.scenario(stage)
-
+    cut = Cut(_stage(played, latency, point))
     try:
-        play(main, seed=played.seed, instruments=[cut])
+        _play_under(played, cut.stage, cut)
     except BaseException:  # what comes after the power cut has not happened
         if not cut.done:
             raise
     if cut.refused is not None:
-        raise InvalidValue(
-            f"explore_crashes: the scenario's store is a {cut.refused}; "
-            "it has to be a SimulatedDisk"
-        )
+        raise _no_disk(cut.refused)
     return cut
+
+
+def _stage(played: Play, latency: Latency, point: int = 0) -> Stage:
+    return Stage(Recording(played.make_adapter()), None, point, SimulatedDisk(latency))
+
+
+def _play_under(played: Play, stage: Stage, instrument: trio.abc.Instrument) -> None:
+    async def main() -> None:
+        with stage.scope:
+            await played.scenario(stage)
+
+    play(main, seed=played.seed, instruments=[instrument])
+
+
+def _no_disk(store: str) -> InvalidValue:
+    return InvalidValue(
+        f"explore_crashes: the scenario's store is a {store}; it has to be a SimulatedDisk"
+    )

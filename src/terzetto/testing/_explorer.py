@@ -12,7 +12,7 @@ life of the same session.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from attrs import define, field, frozen
 
@@ -25,6 +25,7 @@ from ._judging import Invariants
 from ._life import Check, Outcome, Play, Scenario, ctrl_c_heard, run
 from ._pairs import Pairs, struck_twice
 from ._recording import Answers, MakeAdapter, scripted
+from ._sampling import Points, sample
 from ._stage import SOURCES, Source, Stage
 
 
@@ -184,18 +185,23 @@ class Findings:
                 Violation(self.name, source, point, problem, seed, second)
             )
 
-    def strike(self, source: Source, limit: int, stride: int, sampled: int = 1) -> None:
-        """Strike once, at every point, or at some of them: every *sampled* one, and wherever
-        a task waits where it has not been struck by this source."""
-        first = max(1, self.unstruck.first_agent) if source.to_agent else 1
-        if sampled > 1 and source.inside is None:
-            for point in self._sample(first, stride, sampled):
-                self._strike_at(source, point)
-            return
-        for point in range(first, limit + 1, stride):
+    def strike(self, source: Source, limit: int, stride: int) -> None:
+        """Strike once, at every point there is: until a run ends before it is reached."""
+        for point in range(self._first(source), limit + 1, stride):
             if not self._strike_at(source, point):
                 return
         self.tell(source.name, limit, ["it never ended"])
+
+    def strike_some(self, source: Source, points: Points) -> None:
+        """Strike at some of the points of the run that nobody struck, counting the others."""
+        there = range(self._first(source), self.unstruck.steps + 1, points.stride)
+        struck = sample(self.unstruck.waited, there, points)
+        self.report.left_out += len(there) - len(struck)
+        for point in struck:
+            self._strike_at(source, point)
+
+    def _first(self, source: Source) -> int:
+        return max(1, self.unstruck.first_agent) if source.to_agent else 1
 
     def _strike_at(self, source: Source, point: int) -> bool:
         """Strike at *point*; whether the run came to it."""
@@ -205,17 +211,6 @@ class Findings:
         self.report.points += 1
         self.tell(source.name, point, problems_of(outcome, self.unstruck, source))
         return True
-
-    def _sample(self, first: int, stride: int, sampled: int) -> Iterator[int]:
-        """Some of the points from *first* on. Of a stride of its own, nothing more."""
-        seen = frozenset[int]()
-        for point in range(first, self.unstruck.steps + 1, stride):
-            waited = self.unstruck.waited[point - 1] if self.unstruck.waited else seen
-            if (point - first) // stride % sampled == 0 or (stride == 1 and not waited <= seen):
-                seen |= waited
-                yield point
-            else:
-                self.report.left_out += 1
 
     def strike_twice(self, sources: Sequence[Source], pairs: Pairs, stride: int) -> None:
         """Strike again while the first strike is being followed."""

@@ -127,11 +127,11 @@ class ClientEnd(httpcore.AsyncNetworkStream):
 @frozen(eq=False)
 class MemoryNetwork:
     """What stands for sockets. *trouble* has what the next attempts to connect meet, in order:
-    ``"refused"``, ``"handshake"``."""
+    ``"refused"``, ``"handshake"``, or a function, called in the tick in which one is made."""
 
     server: LoopbackServer
     _nursery: trio.Nursery
-    trouble: list[str] = field(factory=list)
+    trouble: list[str | Callable[[], object]] = field(factory=list)
 
     async def connect_tcp(self, host: str, port: int, **options: object) -> ClientEnd:
         up, down = _Pipe(), _Pipe()
@@ -143,6 +143,10 @@ class MemoryNetwork:
         except BaseException:
             up.end()
             raise
+        meet = self.trouble[0] if self.trouble else ""
+        if not isinstance(meet, str):
+            del self.trouble[0]
+            meet()
         return ClientEnd(up, down, lambda: self._meet("handshake"))
 
     async def _serve(self, end: Any, accepted: trio.Event) -> None:

@@ -9,50 +9,66 @@ from __future__ import annotations
 import os
 import tempfile
 import weakref
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from shutil import rmtree
 
 import trio
-from attrs import evolve
 
 from .. import SessionExists, SessionNotFound, StoreError, tool
 from ..llm.scripted import Delay, answer, call, say
 from ..stores import JsonlStore, Store, WriteHandle
+from ..stores._group import Entry, Group
 from ..stores._records import STRIDE
 from ..stores.sqlite import SqliteStore
-from ..vocabulary import Event, SessionHeader, SessionId
+from ..vocabulary import Event, SessionHeader, SessionId, TurnStart
 from ._disk import SimulatedDisk
 from ._life import Scenario
 from ._recording import Answers, MakeAdapter
 from ._scenarios_turns import nursery_of_the_host
+from ._script_acts import REFUSED
 from ._stage import Stage
 
 _IN_MEMORY = Path("/dev/shm")
 
 
 def _on_files(stage: Stage, make: Callable[[Path], Store]) -> None:
-    if isinstance(stage.store, SimulatedDisk):
-        return
+    """Its store is one on files: in a folder that goes when the store goes."""
+    if not isinstance(stage.store, SimulatedDisk):
+        folder = _folder()
+        stage.store = make(Path(folder.name))
+        weakref.finalize(stage.store, folder.cleanup)
+
+
+def _folder() -> tempfile.TemporaryDirectory[str]:
     usable = _IN_MEMORY.is_dir() and os.access(_IN_MEMORY, os.W_OK)
-    folder = Path(tempfile.mkdtemp(prefix="terzetto-", dir=_IN_MEMORY if usable else None))
-    stage.store = make(folder)
-    weakref.finalize(stage.store, rmtree, folder, ignore_errors=True)
+    place = _IN_MEMORY if usable else None
+    return tempfile.TemporaryDirectory(prefix="terzetto-", dir=place, ignore_cleanup_errors=True)
 
 
 async def files(stage: Stage) -> None:
-    """A life in a file; other files written by two at once, read, truncated, refused, deleted."""
+    """A life in a file."""
     _on_files(stage, lambda folder: JsonlStore(folder / "sessions"))
     await _live(stage)
-    await _keep(stage.store, _events(stage, STRIDE + 2))
 
 
 async def database(stage: Stage) -> None:
-    """A life in a database; other sessions in it written together, read, refused, deleted."""
+    """A life in a database."""
     _on_files(stage, lambda folder: SqliteStore(folder / "sessions.db"))
     await _live(stage)
-    await _keep(stage.store, _events(stage, 3))
+
+
+async def in_files(stage: Stage) -> None:
+    """A job with files, two at once: written, read, truncated, refused, deleted."""
+    with _folder() as folder:
+        await _at_work(stage, JsonlStore(Path(folder) / "sessions"), STRIDE + 2)
+
+
+async def in_database(stage: Stage) -> None:
+    """A job with sessions in a database: written together, read, refused, deleted."""
+    with _folder() as folder:
+        await _at_work(stage, SqliteStore(Path(folder) / "sessions.db"), 3)
 
 
 async def _live(stage: Stage) -> None:
@@ -68,10 +84,12 @@ async def _live(stage: Stage) -> None:
             await agent.session.read()
 
 
-def _events(stage: Stage, count: int) -> list[Event]:
-    assert stage.session is not None
-    first = stage.session.events[0]
-    return [evolve(first, seq=seq) for seq in range(count)]
+async def _at_work(stage: Stage, store: Store, count: int) -> None:
+    """An agent's job with *store*, in which *count* events are written."""
+    async with stage.open_engine() as engine, stage.open_agent(engine) as agent:
+        events = [Event(seq=seq, time_ms=0, data=TurnStart(turn=1)) for seq in range(count)]
+        with suppress(*REFUSED):
+            await agent.run_maintenance(_keep, store, events)
 
 
 @asynccontextmanager
@@ -96,6 +114,7 @@ async def _keep(store: Store, events: list[Event]) -> None:
             nursery.start_soon(short.flush)
         await long.flush()
         await long.read(1, 2)
+        short.append(events[2])  # nobody waits for it: it is written as the handle is closed
     await store.list()
     reader = await store.open("long", "read")
     try:
@@ -126,9 +145,57 @@ def _truncate(place: str | None) -> None:
         path.write_bytes(b"".join(lines[:2]))
 
 
+class _Shelf:
+    """What a group writes with: nothing is written."""
+
+    open = True
+
+    def transact(self, jobs: Sequence[str]) -> list[Exception | None]:
+        return [None for _ in jobs]
+
+    def close(self) -> None:
+        self.open = False
+
+
+async def together(stage: Stage) -> None:
+    """A tool whose two tasks write as one, and give up as their batch begins: both have written."""
+    counts = Counter[str]()
+    stage.expect(lambda: counts["settled"] == counts["begun"], "a write that began is not settled")
+
+    @tool
+    async def write() -> str:
+        """Write."""
+        group = Group[str](_Shelf())
+        group.enter()
+        try:
+            with trio.CancelScope() as writing:
+
+                def begin() -> str:
+                    counts["begun"] += 1
+                    writing.cancel(reason="they give up")
+                    return "job"
+
+                def settle(job: str) -> None:
+                    counts["settled"] += 1
+
+                async with trio.open_nursery() as nursery:
+                    for _ in range(2):
+                        nursery.start_soon(group.perform, Entry(begin, settle))
+        finally:
+            await group.leave()
+        return f"{counts['settled']} settled"
+
+    async with stage.open_engine([write]) as engine, stage.open_agent(engine) as agent:
+        stage.send("followup", "go")
+        await agent.wait_idle()
+
+
 KEPT: Answers = [answer(say("Well"), call("act")), answer(Delay(0.1), "Done.")]
 
 FILES: Mapping[str, tuple[Scenario, MakeAdapter | Answers]] = {
     "files": (files, KEPT),
     "database": (database, KEPT),
+    "in files": (in_files, ()),
+    "in a database": (in_database, ()),
+    "together": (together, [call("write"), "Done."]),
 }

@@ -47,6 +47,28 @@ MAINTAINED: Answers = [
 """The job is answered in more pieces than are taken without letting others run."""
 
 
+async def stopping(stage: Stage) -> None:
+    """An agent is left while somebody else's maintenance job, slow to stop, is at work."""
+
+    async def job() -> None:
+        try:
+            await trio.sleep(10)
+        finally:
+            with trio.CancelScope(shield=True):
+                await trio.sleep(0.1)
+
+    async with nursery_of_the_host() as nursery, stage.open_engine() as engine:
+        async with stage.open_agent(engine) as agent:
+
+            async def maintain() -> None:
+                with suppress(*REFUSED):
+                    await agent.run_maintenance(job)
+
+            nursery.start_soon(maintain)
+            await trio.sleep(0.1)
+        nursery.cancel_scope.cancel(reason="its agent is gone")
+
+
 async def resumed(stage: Stage) -> None:
     """A first life with a turn and pending input, then a second in the same run."""
     async with stage.open_engine() as engine:
@@ -258,6 +280,7 @@ EVERYTHING: Answers = [
 
 LIVES: Mapping[str, tuple[Scenario, MakeAdapter | Answers]] = {
     "maintenance": (maintenance, MAINTAINED),
+    "stopping": (stopping, ()),
     "resumed": (resumed, slowly("first", "second")),
     "family": (family, family_model),
     "disposed": (disposed, [call("stubborn")]),

@@ -14,10 +14,12 @@ from .. import (
     Reject,
     RequestFailed,
     Retry,
+    StreamCall,
     ToolRun,
     UserMessage,
     tool,
 )
+from ..llm import ChunkStream
 from ..llm.scripted import Delay, answer, call, finish_error, say, think
 from ._life import Scenario
 from ._recording import Answers, MakeAdapter
@@ -106,8 +108,15 @@ async def steered(stage: Stage) -> None:
             stage.send("steer", "once more")
         await trio.lowlevel.checkpoint()
 
+    async def before_asking(
+        value: StreamCall, proceed: Callable[[], Awaitable[ChunkStream]]
+    ) -> ChunkStream:
+        await trio.lowlevel.checkpoint()
+        return await proceed()
+
     async with stage.open_engine([dig]) as engine, stage.open_agent(engine) as agent:
         agent.scope.hooks.turn_stopping.listen(once_more)
+        agent.scope.hooks.stream.listen(before_asking)
         stage.send("followup", "dig")
         await trio.sleep(0.05)
         stage.send("steer", "here")

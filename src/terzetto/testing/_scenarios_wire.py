@@ -101,10 +101,25 @@ BREAKING: Answers = [
 ]
 
 
+async def connecting(stage: Stage) -> None:
+    """Connections that are refused, break in their handshake, are left as soon as they are made."""
+    async with over_http(stage, scheme="https") as network:
+        async with stage.open_engine() as engine, stage.open_agent(engine) as agent:
+            _retrying(engine)
+
+            def leave() -> None:
+                with suppress(AgentDisposed):
+                    agent.interrupt("quick")
+
+            network.trouble[:] = ["refused", "handshake", leave]
+            stage.send("followup", "go")
+            await agent.wait_idle()
+        await network.server.wait_connections(0)
+
+
 async def leaving(stage: Stage) -> None:
-    """One connection for two agents; refused, reset, left in mid-answer, closed under a reader."""
+    """One connection for two agents; reset, left in mid-answer, closed under a reader."""
     async with over_http(stage, scheme="https", max_connections=1) as network:
-        network.trouble[:] = ["refused", "handshake"]
         async with stage.open_engine() as engine, stage.open_agent(engine) as agent:
             _retrying(engine)
             async with engine.open_agent(provider="scripted", model="m") as other:
@@ -201,6 +216,7 @@ BY_HAND: Answers = [answer(call("ask")), "Done."]
 OVER_HTTP: Mapping[str, tuple[Scenario, MakeAdapter | Answers]] = {
     "wire": (wire, WIRE),
     "breaking": (breaking, BREAKING),
+    "connecting": (connecting, ["Connected."]),
     "leaving": (leaving, LEAVING),
     "by hand": (by_hand, BY_HAND),
 }

@@ -31,12 +31,13 @@ from ._script_acts import Script
 @frozen
 class Shipped:
     """A scenario with its model. *does* is its first line, *groups* the parts of the engine
-    that it is about, for ``--list``."""
+    that it is about, for ``--list``. *weight*: how much dearer its steps are than others'."""
 
     name: str
     scenario: Scenario = field(repr=False)
     model: MakeAdapter | Answers = field(repr=False)
     groups: tuple[str, ...] = ()
+    weight: int = 1
 
     @property
     def does(self) -> str:
@@ -100,7 +101,7 @@ def play_of(
 def _shipped() -> Mapping[str, Shipped]:
     found = {**TURNS, **TOOLS, **LIVES, **DOORS, **SAVING, **WORLD, **OVER_HTTP, **FILES}
     return {
-        name: Shipped(name, scenario, model, tuple(GROUPS[name].split()))
+        name: Shipped(name, scenario, model, tuple(GROUPS[name].split()), WEIGHTS.get(name, 1))
         for name, (scenario, model) in found.items()
     }
 
@@ -124,6 +125,7 @@ GROUPS: Mapping[str, str] = {
     "threaded": "pipeline scheduling",
     "reviewed": "pipeline hooks scheduling",
     "maintenance": "turns models",
+    "stopping": "teardown cancellation",
     "resumed": "persistence creation inbox",
     "family": "ownership teardown initiator",
     "disposed": "teardown cancellation",
@@ -143,12 +145,19 @@ GROUPS: Mapping[str, str] = {
     "script": "inbox cancellation persistence turns",
     "wire": "streams requests retries",
     "breaking": "streams failures retries",
+    "connecting": "streams failures retries cancellation",
     "leaving": "streams cancellation failures",
     "by hand": "streams pipeline",
     "files": "persistence log",
     "database": "persistence log",
+    "in files": "persistence log",
+    "in a database": "persistence log",
+    "together": "persistence cancellation",
 }
 """What each scenario is about, in the words of the reference."""
+
+WEIGHTS: Mapping[str, int] = {"files": 3, "database": 3}
+"""Both lives of these work with threads all the time."""
 
 
 SHIPPED = _shipped()

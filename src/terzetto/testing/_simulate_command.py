@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import argparse
 import gc
-import logging
-import multiprocessing
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 from attrs import define, field, frozen
 
 from ..vocabulary import InvalidValue, UsageError
 from ._life import ctrl_c_heard
+from ._processes import hush, positive, workers
 from ._simulate_draw import drawn
 from ._simulate_plan import Simulation
 from ._simulate_run import simulate
@@ -35,8 +32,7 @@ EVERY = 50
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; its exit code."""
     options = _parser().parse_args(argv)
-    # What the engine reports of lives that are cut short is no news here.
-    logging.getLogger("terzetto").addHandler(logging.NullHandler())
+    hush()
     try:
         with ctrl_c_heard():
             if options.script is not None:
@@ -59,9 +55,9 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m terzetto.testing.simulate", description=_ABOUT, epilog=_EPILOG
     )
     add = parser.add_argument
-    add("--seeds", type=_positive, default=200, metavar="N", help="how many (200)")
+    add("--seeds", type=positive, default=200, metavar="N", help="how many (200)")
     add("--from", dest="first", type=_natural, default=0, metavar="K", help="the first one (0)")
-    add("--jobs", type=_positive, default=1, metavar="J", help="processes (1)")
+    add("--jobs", type=positive, default=1, metavar="J", help="processes (1)")
     add("--hashes", action="store_true", help="print each seed with the digest of its logs")
     add("--no-shrink", action="store_true", help="do not make a failing script smaller")
     one = parser.add_mutually_exclusive_group()
@@ -69,13 +65,6 @@ def _parser() -> argparse.ArgumentParser:
     add("--replay", type=_natural, metavar="SEED", help="play one seed, and tell what happens")
     add("--script", metavar="FILE", help="play a script of JSON, and tell; - is standard input")
     return parser
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"expected 1 or more, got {number}")
-    return number
 
 
 def _natural(text: str) -> int:
@@ -120,7 +109,7 @@ class _One:
 
 
 def _work(block: _Block) -> list[_One]:
-    logging.getLogger("terzetto").addHandler(logging.NullHandler())
+    hush()
     found = []
     for seed in block.seeds:
         done = simulate(seed)
@@ -159,9 +148,11 @@ def _play_all(options: argparse.Namespace) -> int:
         for start in range(first, first + count, EVERY)
     ]
     total = _Total()
-    with _results(blocks, options.jobs) as results:
-        for found in results:
-            for one in found:
+    with workers(options.jobs, _work) as submit:
+        # One that is worked on here is not begun before those before it have been told.
+        found = map(submit, blocks) if options.jobs == 1 else [submit(block) for block in blocks]
+        for future in found:
+            for one in future.result():
                 total.add(one)
                 if options.hashes:
                     print(f"{one.seed} {one.digest}", flush=True)
@@ -173,23 +164,6 @@ def _play_all(options: argparse.Namespace) -> int:
         _tell_smallest(total.failed[0])
     print(total)
     return 1 if total.violations else 0
-
-
-@contextmanager
-def _results(blocks: Sequence[_Block], jobs: int) -> Iterator[Iterator[list[_One]]]:
-    """What comes of the blocks, in their order. Left early, the workers are ended."""
-    if jobs == 1:
-        yield map(_work, blocks)
-        return
-    pool = ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"))
-    try:
-        yield (future.result() for future in [pool.submit(_work, block) for block in blocks])
-    except BaseException:
-        for process in list((pool._processes or {}).values()):
-            process.terminate()
-        raise
-    finally:
-        pool.shutdown(cancel_futures=True)
 
 
 def _tell_smallest(failed: _One) -> None:
