@@ -7,6 +7,7 @@ import gc
 import logging
 import multiprocessing
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
@@ -25,9 +26,9 @@ def workers(jobs: int, work: Callable[[U], R]) -> Iterator[Callable[[U], Future[
     if jobs == 1:
         yield lambda unit: _done(work(unit))
         return
-    # A copy of this process has imported all there is; it has one thread so far.
-    method = "fork" if sys.platform == "linux" else "spawn"
-    context = multiprocessing.get_context(method)
+    # A copy of this process has imported all there is; but of one with threads none is safe.
+    copied = sys.platform == "linux" and threading.active_count() == 1
+    context = multiprocessing.get_context("fork" if copied else "spawn")
     pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin)
     try:
         yield lambda unit: pool.submit(work, unit)
