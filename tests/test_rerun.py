@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from attrs import evolve
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 
 from terzetto import vocabulary as v
 from terzetto.commands._rerun import Rerun, rerun
@@ -18,6 +18,7 @@ from terzetto.timeline import Timeline, read_timeline
 from tests import shown
 from tests.agent.kit import play, played
 from tests.agent.rig import Life, one
+from tests.agent.test_requests_equal_log import Place, Scenario
 from tests.prefix import Plan, plans, played as play_plan
 from tests.shown import busy_session, cut_session
 
@@ -34,11 +35,30 @@ async def same(life: Life) -> None:
     assert found == Rerun(events=len(events), requests=len(life.model.requests))
 
 
+CUT_BEFORE_A_WORD = Plan(
+    scenario=Scenario(
+        replies=(),
+        changes=dict.fromkeys(get_args(Place), ()),
+        batches=(),
+        turns=1,
+        cancel_at=None,
+        resume_after=None,
+        capable=False,
+    ),
+    waits=(),
+    streams=("interrupt",),
+    lives=(),
+    cuts=(0, 0, 0),
+)
+"""An answer that is interrupted when its first block has begun, and nothing is in it."""
+
+
 # --- the law -----------------------------------------------------------------------------------
 
 
 @settings(max_examples=25)
 @given(plans())
+@example(CUT_BEFORE_A_WORD)
 def test_whatever_happened_happens_again(plan: Plan) -> None:
     """Over steering, interruption, cancels, retries, replacements at any time, policies that
     rewrite and reject, resumes, crashes and forks."""

@@ -355,13 +355,13 @@ async def test_another_format_of_a_session_is_no_damage(
     await (await filled(store, 1)).close()
     with sql(file) as db:
         db.execute("UPDATE session SET header = ?", (b'{"formatVersion":%d}' % version,))
-    with pytest.raises(StoreError, match=f"written by a {age} terzetto") as caught:
+    with pytest.raises(StoreError, match=f"written by an? {age} terzetto") as caught:
         await store.open("s")
     assert not isinstance(caught.value, CorruptLog)
     assert await store.list() == []
-    assert [f"session 's' cannot be read: written by a {age}" in m for m in caplog.messages] == [
-        True
-    ]
+    (told,) = caplog.messages
+    assert "session 's' cannot be read: written by a" in told
+    assert f"{age} terzetto" in told
     await store.delete("s")
 
 

@@ -227,9 +227,7 @@ async def test_only_writing_to_a_disk_makes_flush_a_checkpoint(kind: str) -> Non
             await handle.flush()
         assert scope.cancelled_caught is not memory
         handle.append(turn(0))
-        with (
-            trio.testing.assert_no_checkpoints() if memory else trio.testing.assert_checkpoints()
-        ):
+        with trio.testing.assert_no_checkpoints() if memory else trio.testing.assert_checkpoints():
             await handle.flush()
         with trio.testing.assert_checkpoints():
             await handle.close()

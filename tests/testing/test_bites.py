@@ -27,6 +27,7 @@ from terzetto.llm.scripted import Delay, ScriptedModel, answer, call, say
 from terzetto.session import PendingInput, Place, Session
 from terzetto.stores._memory import MemoryHandle
 from terzetto.testing import SOURCES, Report, Source, Stage, explore
+from terzetto.tools import PoolExecutor
 from terzetto.tools._outcome import aborted, aborted_before_dispatch, success
 from terzetto.vocabulary import (
     AssistantMessageEvent,
@@ -186,7 +187,7 @@ def _without_the_batch(original: Any) -> Any:
                 await trio.sleep(0.1)
                 return await pool.execute(batch)
 
-        self.services.executor = Late() if isinstance(pool, batch_module.PoolExecutor) else pool
+        self.services.executor = Late() if isinstance(pool, PoolExecutor) else pool
         return await original(self, *args)
 
     return run_step

@@ -219,10 +219,9 @@ def test_answer_of_a_run_is_given_as_trio_gives_it() -> None:
         while not found:
             await trio.to_thread.run_sync(other.join, NET)
         assert found == ["to a stranger"]
+        told = await trio.to_thread.run_sync(asks, False)
         with trio.move_on_after(2):
-            return await trio.to_thread.run_sync(asks, False), await trio.to_thread.run_sync(
-                cancelled
-            )
+            return told, await trio.to_thread.run_sync(cancelled)
         raise AssertionError
 
     assert play(main) == ("an answer", True)

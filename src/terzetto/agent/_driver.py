@@ -364,10 +364,10 @@ class _Loop:
                 owes = result.owes
                 if not owes:  # before anybody looks at what came meanwhile
                     await self.agent.steps.end_calls()
-                # Cancelled by an observer of `step/end`: nothing more is claimed or asked.
-                await trio.lowlevel.checkpoint_if_cancelled()
                 if place.next_seq >= saving.look_at and saving.must_catch_up:
                     await saving.catch_up()
+                # Cancelled by an observer of `step/end`, say: nothing more is claimed or asked.
+                await trio.lowlevel.checkpoint_if_cancelled()
                 move = after_step(result, not owes and bool(state.inbox.next_step))
             elif state.steered and state.inbox.next_step:
                 move = "step"  # steering that came while the batch was emptied

@@ -190,7 +190,12 @@ class RunState:
         """Steer, then cut the stream or batch that runs, if any; its turn goes on."""
         self.send(message, "next-step", True)
         # Told of the message, a listener may have cancelled the turn: that wins.
-        if self.step is not None and self.activity is not None and not self.activity.cancelled:
+        if self.activity is not None and not self.activity.cancelled:
+            self.cut_step()
+
+    def cut_step(self) -> None:
+        """Cut the stream or batch that runs, if any."""
+        if self.step is not None:
             self.interrupted = True
             self.step.cancel(reason="the step was interrupted")
 

@@ -220,8 +220,7 @@ class Playback:
     def interrupt(self) -> None:
         """Cut the stream that runs, as `Agent.interrupt` does; its message is in the log."""
         assert self.agent is not None
-        if (scope := self.agent._state.step) is not None:
-            scope.cancel(reason="the step was interrupted")
+        self.agent._state.cut_step()
 
     def stays_open(self, turn: int) -> bool:
         """Whether another step of *turn* follows, or the turn ends otherwise than by itself."""

@@ -58,8 +58,9 @@ class Worker:
             computed, waited = self._busy[0] - before[0], self._busy[1] - before[1]
             if computed + waited > SLICE / 2:
                 return computed / 2
-            if Path(of, "stat").read_bytes().rpartition(b") ")[2][:1] == b"D":
-                return 0.0
+            # Who is still kept from a processor has not been told of it yet.
+            if Path(of, "stat").read_bytes().rpartition(b") ")[2][:1] in b"DR":
+                return computed / 2
         return SLICE
 
     def stand_still(self, seconds: float) -> None:
