@@ -15,7 +15,18 @@ from attrs import define, evolve, field
 import terzetto
 from terzetto import CallConfig, Enter, JsonlStore, ModelInfo, TurnFailed, Usage, UserMessage
 from terzetto.llm.scripted import ScriptedModel
-from terzetto.vocabulary import Finish, InvalidValue, Request, Stop, TextDelta, UsageChunk
+from terzetto.vocabulary import (
+    BlockEnd,
+    CallId,
+    Finish,
+    InvalidValue,
+    Request,
+    Stop,
+    TextDelta,
+    ToolCallBlock,
+    ToolCalls,
+    UsageChunk,
+)
 
 ROUTE: dict[str, Any] = {"provider": "own", "model": "m"}
 PLAIN = (TextDelta(0, "Fine."), Finish(Stop()))
@@ -54,6 +65,13 @@ class _Own:
         return self.wrong(_Call(config, self.chunks))
 
     async def aclose(self) -> None: ...
+
+
+class _Forever(_Own):
+    """Every call streams *chunks*."""
+
+    async def prepare(self, config: CallConfig) -> Any:
+        return _Call(config, self.chunks)
 
 
 def failing(adapter: _Own, folder: Path, listen: Callable[[terzetto.Agent], object] = id) -> str:
@@ -174,3 +192,46 @@ def test_what_is_recorded_can_be_saved_and_read_again(
                 await agent.flush()
 
     trio.run(run)
+
+
+# --- whoever is asked while a request is put together ------------------------------------------
+
+
+async def _asks(turns: int, adapter: _Own, cancel_at: int) -> list[int]:
+    """How many calls of the model there had been, each time one was opened. A function of the
+    context cancels when it is asked the *cancel_at*-th time; the model calls a tool for ever."""
+    opened: list[int] = []
+    asked = 0
+
+    @terzetto.tool
+    async def look() -> str:
+        """Look."""
+        return "seen"
+
+    def call() -> BlockEnd:
+        opened.append(asked)
+        return BlockEnd(0, ToolCallBlock(CallId(f"c{len(opened)}"), "look", "{}"))
+
+    adapter.chunks = (call, Finish(ToolCalls()))
+    adapter.wrong = lambda made: made
+    async with terzetto.open_engine(adapters=[adapter], tools=[look]) as engine:
+        async with engine.open_agent(**ROUTE) as agent:
+
+            def context(view: object) -> str:
+                nonlocal asked
+                asked += 1
+                if asked == cancel_at:
+                    agent.cancel()
+                return "the same"
+
+            agent.scope.add_context("c", context)
+            for _ in range(turns):
+                await agent.ask("go")
+    return opened
+
+
+@pytest.mark.parametrize("cancel_at", [1, 2, 3, 4, 5])
+def test_nothing_is_asked_after_a_function_of_the_context_cancelled(cancel_at: int) -> None:
+    """Also where the request has nothing to append; the adapter itself never waits."""
+    opened = trio.run(_asks, 1, _Forever(), cancel_at)
+    assert all(asked < cancel_at for asked in opened)

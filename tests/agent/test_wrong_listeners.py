@@ -10,13 +10,22 @@ from typing import Any
 
 import pytest
 import trio
+from attrs import evolve
 from tests.agent.kit import ROUTE, engine_on, play
 
-from terzetto import Engine, TurnFailed, tool
+from terzetto import Engine, MemoryStore, ToolOutcome, TurnFailed, UserMessage, tool
 from terzetto.agent._hooks import _KINDS, Hooks
 from terzetto.hooks import Notification
 from terzetto.llm.scripted import ScriptedModel, answer, call, finish_error
-from terzetto.vocabulary import Finish, InvalidValue, Stop, TextDelta, ToolResultEvent
+from terzetto.vocabulary import (
+    Finish,
+    InvalidValue,
+    Stop,
+    TextBlock,
+    TextDelta,
+    ToolResultBlock,
+    ToolResultEvent,
+)
 
 WATERFALLS = ("pre_step", "assemble", "request", "stream")
 NOTIFICATIONS = [name for name, kind in _KINDS.items() if kind is Notification]
@@ -200,6 +209,70 @@ def test_a_listener_around_a_tool_is_named_in_the_calls_result(point: str, liste
     assert point in text
     assert f"test_wrong_listeners.{listener.__name__}" in text
     assert "expected" in text
+
+
+class _Text(TextBlock):
+    """A subclass may hold more than is written."""
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"content": (_Text("x"),)}, "tuple of TextBlock as its content"),
+        ({"content": [TextBlock("x")]}, "tuple of TextBlock as its content"),
+        ({"contexts": ("x",)}, "tuple of UserMessage as its contexts"),
+        ({"is_error": 1}, "bool as its is_error"),
+        ({"is_error": None}, "bool as its is_error"),
+        ({"error": "E_CODE"}, "ToolErrorInfo or None as its error"),
+    ],
+)
+@pytest.mark.parametrize("point", ["tool_execute", "tool_post_execute"])
+def test_an_outcome_that_no_log_could_hold_is_an_error_result(
+    point: str, change: dict[str, Any], expected: str
+) -> None:
+    """C117: what is after it can be saved, and the next turn is another one."""
+
+    async def changes(value: object, proceed: Any) -> ToolOutcome:
+        return evolve(await proceed(), **change)
+
+    async def run() -> tuple[str, bool]:
+        script = [answer(call("look", id="c1")), "done", "again"]
+        async with engine_on(
+            ScriptedModel(script), tools=[look], store=MemoryStore(), durability="each"
+        ) as engine:
+            getattr(engine.scope.hooks, point).listen(changes)
+            async with engine.open_agent(**ROUTE) as agent:
+                await agent.ask("go")
+                await agent.flush()
+                found = [
+                    e.data for e in agent.session.events if isinstance(e.data, ToolResultEvent)
+                ]
+                (result,) = (block for block in found[0].message.content)
+                assert isinstance(result, ToolResultBlock)
+                return repr(result.content), result.is_error
+
+    text, is_error = play(run)
+    assert is_error
+    assert point in text
+    assert expected in text
+
+
+class _Message(UserMessage):
+    """A subclass, of which more might be lost than it says."""
+
+
+def test_a_message_of_another_class_is_refused_where_it_is_sent() -> None:
+    async def run() -> None:
+        async with engine_on(ScriptedModel(["Hi."]), tools=[look]) as engine:
+            async with engine.open_agent(**ROUTE) as agent:
+                for send in (agent.followup, agent.steer, agent.inject):
+                    with pytest.raises(InvalidValue, match="got _Message"):
+                        send(_Message("x"))
+                with pytest.raises(InvalidValue, match="got _Message"):
+                    agent.inbox.append("next-turn", _Message("x"))
+                assert list(agent.session.events) == []
+
+    play(run)
 
 
 def test_no_decision_about_a_failed_request_ends_the_turn_with_its_own_failure(

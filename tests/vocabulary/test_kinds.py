@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from http import HTTPStatus
 from typing import Any
 
 import pytest
@@ -28,6 +29,7 @@ from terzetto.vocabulary import (
     Usage,
     UsageChunk,
     UserMessage,
+    clean_text,
 )
 
 odd: Any = None  # what no type checker would let through
@@ -67,6 +69,7 @@ class _Text(TextBlock):
         (lambda: ModelInfo(system_prompt_update=True), "expected 'in-history' or None"),  # type: ignore[arg-type]
         (lambda: ModelInfo(retry_policy=5), "expected RetryPolicy or None, got 5"),  # type: ignore[arg-type]
         (lambda: UserMessage("x", source=odd), "UserMessage: source: expected UserSource or"),
+        (lambda: UserMessage((_Text("x"),)), "expected TextBlock or ToolResultBlock, got _Text"),
         (lambda: UserMessage(TextBlock("x")), "a text or blocks in a tuple, got TextBlock"),  # type: ignore[arg-type]
         (lambda: ToolResultBlock(CallId("c"), "text"), "a tuple of TextBlock, got str"),  # type: ignore[arg-type]
         (lambda: ToolResultBlock(CallId("c"), ("x",)), "TextBlock in a tuple, got str"),  # type: ignore[arg-type]
@@ -81,3 +84,23 @@ def test_a_value_that_no_log_could_hold_is_refused_by_name(
     with pytest.raises(InvalidValue) as refused:
         make()
     assert said in str(refused.value)
+
+
+def test_a_number_with_a_name_is_a_number() -> None:
+    """The status of a response comes as one."""
+    assert Failure(message="m", status=HTTPStatus.TOO_MANY_REQUESTS).status == 429
+
+
+class _Word(str):
+    """What libraries give in the place of a text: a text, and more."""
+
+    def __str__(self) -> str:
+        return "told otherwise"
+
+
+@pytest.mark.parametrize("text", ["plain", "d\ufffdj\u00e0", "\ud83d\ude00"])
+def test_a_text_that_is_more_is_the_text_alone(text: str) -> None:
+    """Of anything else nobody knows what it becomes where it is written."""
+    kept = TextDelta(0, _Word(text)).text
+    assert type(kept) is str
+    assert kept == clean_text(text)

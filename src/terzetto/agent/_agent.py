@@ -359,7 +359,7 @@ class Agent:
     def _message(self, message: str | UserMessage) -> UserMessage:
         if isinstance(message, str):
             return UserMessage(message, id=self.session.new_id())
-        if not isinstance(message, UserMessage):
+        if type(message) is not UserMessage:  # of a subclass more might be lost than it says
             raise InvalidValue(
                 f"message: expected a str or a UserMessage, got {type(message).__name__}"
             )

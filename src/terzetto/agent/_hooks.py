@@ -62,7 +62,7 @@ def _each(what: str, kind: type[_T], values: Iterable[_T]) -> tuple[_T, ...]:
         raise InvalidValue(f"{what}: expected a tuple of {kind.__name__}, got a text")
     taken = tuple(values)
     for value in taken:
-        if not isinstance(value, kind):
+        if type(value) is not kind:
             raise InvalidValue(f"{what}: expected {kind.__name__}, got {type(value).__name__}")
     return taken
 

@@ -204,12 +204,11 @@ class StepRunner:
         while True:
             prepared = await self.requests.prepare(turn, step, attempt, selection)
             await trio.lowlevel.checkpoint_if_cancelled()
-            before = place.next_seq
             request = self.requests.admit(turn, step, assembly, prepared, batch, starts_series)
             # The log may have no word for it: what `pre_step` set aside is consumed now.
             self.session.pending.settle_claims()
-            if place.next_seq != before:  # by whom the log told
-                await trio.lowlevel.checkpoint_if_cancelled()
+            # By whom the log told, or by a function that was asked for the context.
+            await trio.lowlevel.checkpoint_if_cancelled()
             tried = await self._attempt(turn, step, attempt, prepared, request)
             if tried.cut:
                 return self._anchor(), True

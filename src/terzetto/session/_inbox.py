@@ -264,7 +264,7 @@ class Inbox:
         count = max(0, min(delete_count, size - begin))
         inserted = tuple(insert)
         for message in inserted:
-            if not isinstance(message, UserMessage):
+            if type(message) is not UserMessage:
                 raise InvalidValue(f"message: expected a UserMessage, got {type(message).__name__}")
         if not count and not inserted:
             return

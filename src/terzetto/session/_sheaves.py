@@ -150,14 +150,14 @@ def _row(entry: Entry, things: list[object]) -> _Row:
     event: Event = entry  # type: ignore[assignment]
     data, sources = event.data, event.sources
     kind = type(data)
-    if event.ignorable:
+    if event.ignorable or type(event.time_ms) is not int:  # a clock may be somebody's own
         pass
     elif event.surface_op is not None:
         if kind in _MESSAGES and type(event.surface_op) is Append:
             cited: Any = sources
             if type(sources) is Seqs:
                 cited = [edge for run in sources.runs for edge in (run.start, run.stop)]
-            if cited is None or type(cited) in (tuple, list):
+            if cited is None or type(cited) is tuple or cited is not sources:
                 things.append(data)
                 return (_MESSAGE, event.time_ms, len(things) - 1, cited)
     elif sources is not None:

@@ -25,6 +25,7 @@ from ..vocabulary import (
     TextBlock,
     ToolCallBlock,
     ToolError,
+    ToolErrorInfo,
     UserMessage,
     chain_text,
     texts,
@@ -363,7 +364,8 @@ def _checked(outcome: object, hook: Waterfall[Any, ToolOutcome]) -> ToolOutcome:
     if type(outcome) is ToolOutcome:
         content, contexts = outcome.content, outcome.contexts
         plain = type(content) is tuple and type(contexts) is tuple and not contexts
-        if plain and len(content) == 1 and type(content[0]) is TextBlock:
+        text = plain and len(content) == 1 and type(content[0]) is TextBlock
+        if text and outcome.is_error is False and outcome.error is None:
             return outcome  # nearly all
     if not isinstance(outcome, ToolOutcome):
         return raised(hook.wrong(outcome, "ToolOutcome"))
@@ -371,9 +373,15 @@ def _checked(outcome: object, hook: Waterfall[Any, ToolOutcome]) -> ToolOutcome:
         ("content", outcome.content, TextBlock),
         ("contexts", outcome.contexts, UserMessage),
     ):
-        if not isinstance(part, tuple) or not all(isinstance(item, kind) for item in part):
+        # Exactly these: a log with a subclass in it could not be saved.
+        if not isinstance(part, tuple) or not all(type(item) is kind for item in part):
             expected = f"a ToolOutcome with a tuple of {kind.__name__} as its {name}"
             return raised(hook.wrong(part, expected))
+    if type(outcome.is_error) is not bool:
+        return raised(hook.wrong(outcome.is_error, "a ToolOutcome with a bool as its is_error"))
+    if outcome.error is not None and type(outcome.error) is not ToolErrorInfo:
+        expected = "a ToolOutcome with a ToolErrorInfo or None as its error"
+        return raised(hook.wrong(outcome.error, expected))
     return outcome
 
 

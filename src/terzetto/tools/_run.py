@@ -44,7 +44,7 @@ class ToolRun:
         """
         if isinstance(message, str):
             message = UserMessage(message, PluginSource(self.name), self._new_id())
-        elif not isinstance(message, UserMessage):
+        elif type(message) is not UserMessage:
             raise InvalidValue(
                 f"defer_context: expected a str or UserMessage, got {type(message).__name__}"
             )

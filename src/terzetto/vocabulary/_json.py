@@ -98,8 +98,10 @@ def clean_text(text: str) -> str:
     """
     if type(text) is str and text.isascii():  # nearly all, and several for each event
         return text
-    if not isinstance(text, str):
-        raise InvalidValue(f"expected a str, got {type(text).__name__}")
+    if type(text) is not str:
+        if not isinstance(text, str):
+            raise InvalidValue(f"expected a str, got {type(text).__name__}")
+        text = str.__str__(text)  # a subclass may be anything else as well
     if not has_surrogate(text):
         return text
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

@@ -166,7 +166,7 @@ def _content(value: str | tuple[UserBlock, ...] | list[UserBlock]) -> tuple[User
         )
     blocks = tuple(value)
     for block in blocks:
-        if not isinstance(block, (TextBlock, ToolResultBlock)):
+        if type(block) not in (TextBlock, ToolResultBlock):
             raise InvalidValue(
                 f"user content: expected TextBlock or ToolResultBlock, got {type(block).__name__}"
             )
